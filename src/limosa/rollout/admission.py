@@ -32,6 +32,7 @@ class Admission:
         self._version = version
         self._numbers = 0
         self._live: dict[int, Ticket] = {}
+        self._training: dict[int, Ticket] = {}
 
     @property
     def version(self) -> int:
@@ -40,12 +41,12 @@ class Admission:
 
     @property
     def live_groups(self) -> int:
-        """Groups under way or waiting to be trained."""
-        return len(self._live)
+        """Groups under way, waiting, or in the update that is running."""
+        return len(self._live) + len(self._training)
 
     def may_start(self) -> bool:
         """True while rule 1 leaves room."""
-        return len(self._live) < (self._max_staleness + 1) * self._groups_per_step
+        return self.live_groups < (self._max_staleness + 1) * self._groups_per_step
 
     def start(self) -> Ticket:
         """Let a group in."""
@@ -55,14 +56,22 @@ class Admission:
         self._live[ticket.number] = ticket
         return ticket
 
-    def finish(self, ticket: Ticket) -> None:
-        """The group was trained or dropped."""
+    def drop(self, ticket: Ticket) -> None:
+        """The group will not be trained: its room is free at once."""
         del self._live[ticket.number]
+
+    def train(self, ticket: Ticket) -> None:
+        """The group is in the update that runs now: its room is free when the update is done.
+
+        Freed any earlier, a newcomer would start from the old version and be one update too old.
+        """
+        self._training[ticket.number] = self._live.pop(ticket.number)
 
     def set_version(self, version: int) -> None:
         """The learner has made an update."""
         assert version >= self._version, f"version went back from {self._version} to {version}"
         self._version = version
+        self._training.clear()
 
     def select(self, ready: Sequence[Ticket]) -> list[Ticket] | None:
         """The groups of the next update, oldest first; None while it must wait."""

@@ -231,19 +231,17 @@ class Dispatcher:
     def _drop(self, job: _Job, counter: Counter[str], reason: str) -> None:
         counter[job.domain] += 1
         self._log.append("group_dropped", domain=job.domain, seed=job.seed, reason=reason)
-        self._forget(job)
+        del self._jobs[job.ticket.number]
+        self._admission.drop(job.ticket)
         self._mixture.give_back(job.domain)
 
     def _hand_over(self, ticket: Ticket) -> Group:
         job = self._jobs[ticket.number]
         assert job.group is not None, f"group {ticket.number} was chosen before it was done"
         self.counts.trained_groups[job.domain] += 1
-        self._forget(job)
+        del self._jobs[ticket.number]
+        self._admission.train(ticket)
         return job.group
-
-    def _forget(self, job: _Job) -> None:
-        del self._jobs[job.ticket.number]
-        self._admission.finish(job.ticket)
 
 
 def _first_cause(error: BaseException) -> BaseException:

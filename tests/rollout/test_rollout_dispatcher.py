@@ -1,0 +1,179 @@
+"""Dispatcher: groups, retries of invalid episodes, flat groups, errors, resume."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from limosa.base.errors import InfrastructureError
+from limosa.base.task import Task
+from limosa.base.trajectory import Outcome, Trajectory
+from limosa.rollout.admission import Admission
+from limosa.rollout.curriculum import Curriculum
+from limosa.rollout.dispatcher import Dispatcher, DispatchLimits, Play
+from limosa.rollout.mixture import Mixture
+
+RATIOS = {"a": 0.75, "b": 0.25}
+
+
+class _Log:
+    def __init__(self) -> None:
+        self.trajectories: list[Trajectory] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def append(self, kind: str, **fields: Any) -> None:
+        self.events.append((kind, fields))
+
+    def append_trajectory(self, trajectory: Trajectory, *, phase: str) -> None:
+        self.trajectories.append(trajectory)
+
+
+def _trajectory(task: Task, group: str, member: int, outcome: Outcome) -> Trajectory:
+    solved = outcome is Outcome.SOLVED
+    return Trajectory(
+        id=f"{group}/{member}",
+        group_id=group,
+        domain=task.domain,
+        stage=task.stage,
+        task_hash=task.content_hash,
+        task_seed=task.seed,
+        environment_version="v",
+        token_ids=(1, 2),
+        sampled=(0, 1),
+        logprobs=(0.0, -0.5),
+        versions=(-1, 0),
+        prompt_tokens=1,
+        temperature=1.0,
+        outcome=outcome,
+        reward=1.0 if solved else 0.0,
+    )
+
+
+def _player(decide: Callable[[Task, int, int], Outcome]) -> Play:
+    async def play(task: Task, group: str, member: int, attempt: int) -> Trajectory:
+        await asyncio.sleep(random.Random(f"{task.seed}/{member}").random() * 0.003)
+        return _trajectory(task, group, member, decide(task, member, attempt))
+
+    return play
+
+
+def _mixed(task: Task, member: int, attempt: int) -> Outcome:
+    return Outcome.SOLVED if member % 2 else Outcome.FAILED
+
+
+def _dispatcher(play: Play, *, steps: int = 10, staleness: int = 1, live: int = 16) -> Dispatcher:
+    return Dispatcher(
+        play,
+        lambda domain, stage, seed: Task(domain, stage, seed, "do"),
+        mixture=Mixture(RATIOS),
+        curricula={name: Curriculum(["only"]) for name in RATIOS},
+        admission=Admission(max_staleness=staleness, groups_per_step=4),
+        limits=DispatchLimits(
+            group_size=4, groups_per_step=4, total_steps=steps, max_live_episodes=live
+        ),
+        log=_Log(),
+    )
+
+
+async def _train(dispatcher: Dispatcher, steps: int) -> Counter[str]:
+    domains = Counter[str]()
+    for version in range(steps):
+        groups = await asyncio.wait_for(dispatcher.next_groups(), 10)
+        domains.update(g.domain for g in groups)
+        assert all(len(g.trajectories) == 4 for g in groups)
+        await asyncio.sleep(0.002)
+        dispatcher.set_version(version + 1)
+    await dispatcher.close()
+    return domains
+
+
+async def test_the_trained_mix_is_the_configured_mix() -> None:
+    domains = await _train(_dispatcher(_player(_mixed)), 10)
+    assert domains.total() == 40
+    assert abs(domains["a"] - 30) <= 2
+
+
+async def test_an_invalid_episode_is_played_again_and_enters_nothing() -> None:
+    def decide(task: Task, member: int, attempt: int) -> Outcome:
+        return Outcome.INVALID if attempt == 0 and member == 1 else _mixed(task, member, attempt)
+
+    dispatcher = _dispatcher(_player(decide))
+    await _train(dispatcher, 4)
+    episodes = dispatcher.counts.episodes
+    assert episodes["invalid"] >= 16
+    assert not dispatcher.counts.empty_groups
+
+
+async def test_a_group_without_valid_members_is_dropped_and_replaced() -> None:
+    def decide(task: Task, member: int, attempt: int) -> Outcome:
+        return Outcome.INVALID if task.seed == 2 else _mixed(task, member, attempt)
+
+    dispatcher = _dispatcher(_player(decide))
+    domains = await _train(dispatcher, 3)
+    assert domains.total() == 12
+    assert dispatcher.counts.empty_groups.total() >= 1
+
+
+async def test_flat_groups_are_replaced_up_to_the_bound_then_accepted() -> None:
+    dispatcher = _dispatcher(_player(lambda t, m, a: Outcome.SOLVED))
+    domains = await _train(dispatcher, 3)
+    assert domains.total() == 12
+    assert 4 <= dispatcher.counts.flat_groups.total() <= 12
+
+
+async def test_an_episode_that_raises_surfaces_at_once() -> None:
+    async def play(task: Task, group: str, member: int, attempt: int) -> Trajectory:
+        raise RuntimeError("a bug in the environment")
+
+    dispatcher = _dispatcher(play)
+    with pytest.raises(RuntimeError, match="a bug in the environment"):
+        await asyncio.wait_for(dispatcher.next_groups(), 5)
+    await dispatcher.close()
+
+
+async def test_only_invalid_episodes_stop_the_run_with_their_reason() -> None:
+    dispatcher = _dispatcher(_player(lambda t, m, a: Outcome.INVALID))
+    with pytest.raises(InfrastructureError, match="in a row ended invalid"):
+        await asyncio.wait_for(dispatcher.next_groups(), 10)
+    await dispatcher.close()
+
+
+async def test_live_episodes_stay_under_their_bound() -> None:
+    live, most = 0, 0
+
+    async def play(task: Task, group: str, member: int, attempt: int) -> Trajectory:
+        nonlocal live, most
+        live += 1
+        most = max(most, live)
+        await asyncio.sleep(0.001)
+        live -= 1
+        return _trajectory(task, group, member, _mixed(task, member, attempt))
+
+    await _train(_dispatcher(play, live=8), 4)
+    assert 4 <= most <= 8
+
+
+async def test_nothing_is_started_beyond_the_last_update() -> None:
+    dispatcher = _dispatcher(_player(_mixed), steps=2, staleness=3)
+    await _train(dispatcher, 2)
+    assert dispatcher.counts.episodes.total() == 2 * 4 * 4
+
+
+async def test_resume_plays_what_was_under_way_again() -> None:
+    first = _dispatcher(_player(_mixed))
+    groups = await first.next_groups()
+    first.set_version(1)
+    state = first.to_state()
+    await first.close()
+    trained = {(g.domain, g.trajectories[0].task_seed) for g in groups}
+    pending = {(d, seed) for d, _, seed in state["pending"]}
+    assert pending and not pending & trained
+    second = _dispatcher(_player(_mixed))
+    second.restore(state)
+    second.set_version(1)
+    replayed = await second.next_groups()
+    await second.close()
+    assert {(g.domain, g.trajectories[0].task_seed) for g in replayed} <= pending
