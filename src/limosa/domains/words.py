@@ -4,8 +4,7 @@ A small model copies words; a short shared list gives each a token of its own. N
 another, so searching for one never finds another. Holds words only; picking is the domains'.
 """
 
-WORDS: tuple[str, ...] = tuple(
-    """
+_TEXT = """
     acacia agate alder almond alpaca amber anchor antelope anvil apple apricot apron archery
     argon aspen attic aurora badger baker balcony bamboo banana banjo banyan baobab barley barrel
     basalt basil basket beaver beetle beige bench beryl bicycle birch biscuit bison blanket
@@ -37,5 +36,6 @@ WORDS: tuple[str, ...] = tuple(
     trouser trumpet tuba tulip tundra tunnel turbine turnip turtle unicorn uranus valley vanilla
     velvet venus violet viper volcano waffle wagon walnut wardrobe weasel weaver whale willow
     windmill wizard wrench yacht yogurt zebra zenith zeppelin zinc zipper
-    """.split()
-)
+"""
+
+WORDS: tuple[str, ...] = tuple(_TEXT.split())
