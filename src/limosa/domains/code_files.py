@@ -80,7 +80,7 @@ def play_chore(data: Mapping[str, Any]) -> Script:
 
 
 def play_chore_badly(data: Mapping[str, Any], rng: Random) -> Script:
-    """The chore with its typical mistake (`SLIPS`), which it may mend where it shows (`RECOVER`)."""
+    """The chore with its typical mistake at its rate, mended at times where the result shows it."""
     chore = CHORES[data["kind"]]
     if rng.random() >= SLIPS[data["kind"]]:
         yield from play_chore(data)
