@@ -13,7 +13,7 @@ from limosa.base.task import Task
 from limosa.base.trajectory import Outcome, Trajectory
 from limosa.rollout.admission import Admission
 from limosa.rollout.curriculum import Curriculum
-from limosa.rollout.dispatcher import Dispatcher, DispatchLimits, Play
+from limosa.rollout.dispatcher import Admit, Dispatcher, DispatchLimits, Play
 from limosa.rollout.mixture import Mixture
 
 RATIOS = {"a": 0.75, "b": 0.25}
@@ -64,10 +64,17 @@ def _mixed(task: Task, member: int, attempt: int) -> Outcome:
     return Outcome.SOLVED if member % 2 else Outcome.FAILED
 
 
-def _dispatcher(play: Play, *, steps: int = 10, staleness: int = 1, live: int = 16) -> Dispatcher:
+async def _admit_all(task: Task) -> bool:
+    return True
+
+
+def _dispatcher(
+    play: Play, *, steps: int = 10, staleness: int = 1, live: int = 16, admit: Admit = _admit_all
+) -> Dispatcher:
     return Dispatcher(
         play,
         lambda domain, stage, seed: Task(domain, stage, seed, "do"),
+        admit,
         mixture=Mixture(RATIOS),
         curricula={name: Curriculum(["only"]) for name in RATIOS},
         admission=Admission(max_staleness=staleness, groups_per_step=4),
@@ -115,6 +122,24 @@ async def test_a_group_without_valid_members_is_dropped_and_replaced() -> None:
     domains = await _train(dispatcher, 3)
     assert domains.total() == 12
     assert dispatcher.counts.empty_groups.total() >= 1
+
+
+async def test_a_task_that_the_gate_rejects_is_never_played() -> None:
+    played: set[int] = set()
+
+    async def play(task: Task, group: str, member: int, attempt: int) -> Trajectory:
+        played.add(task.seed)
+        return _trajectory(task, group, member, _mixed(task, member, attempt))
+
+    async def admit(task: Task) -> bool:
+        await asyncio.sleep(0)
+        return task.seed % 3 != 0
+
+    dispatcher = _dispatcher(play, admit=admit)
+    domains = await _train(dispatcher, 3)
+    assert domains.total() == 12
+    assert played and all(seed % 3 for seed in played)
+    assert dispatcher.counts.rejected_tasks.total() >= 4
 
 
 async def test_flat_groups_are_replaced_up_to_the_bound_then_accepted() -> None:

@@ -23,6 +23,8 @@ Play = Callable[[Task, str, int, int], Awaitable[Trajectory]]
 """(task, group id, member, attempt) -> trajectory."""
 MakeTask = Callable[[str, str, int], Task]
 """(domain, stage, seed) -> task."""
+Admit = Callable[[Task], Awaitable[bool]]
+"""The quality gate: False leaves the task out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class DispatchCounts:
     trained_groups: Counter[str] = field(default_factory=Counter)
     flat_groups: Counter[str] = field(default_factory=Counter)
     empty_groups: Counter[str] = field(default_factory=Counter)
+    rejected_tasks: Counter[str] = field(default_factory=Counter)
 
 
 class Dispatcher:
@@ -67,6 +70,7 @@ class Dispatcher:
         self,
         play: Play,
         make_task: MakeTask,
+        admit: Admit,
         *,
         mixture: Mixture,
         curricula: Mapping[str, Curriculum],
@@ -74,7 +78,7 @@ class Dispatcher:
         limits: DispatchLimits,
         log: EventLog,
     ) -> None:
-        self._play, self._make_task = play, make_task
+        self._play, self._make_task, self._admit = play, make_task, admit
         self._mixture, self._curricula, self._admission = mixture, curricula, admission
         self._limits, self._log = limits, log
         self.counts = DispatchCounts()
@@ -176,6 +180,9 @@ class Dispatcher:
 
     async def _run_group(self, job: _Job) -> None:
         task = self._make_task(job.domain, job.stage, job.seed)
+        if not await self._admit(task):
+            self._drop(job, self.counts.rejected_tasks, "the quality gate left the task out")
+            return
         group_id = f"{job.domain}-{job.seed}"
         async with asyncio.TaskGroup() as members:
             runs = [

@@ -1,0 +1,134 @@
+"""Everything live in a training run, wired together: domains, sandboxes, engine, one episode.
+
+`cli/phases.py` drives it through the phases. Holds no policy of its own: who plays which task, and
+when, is decided in `rollout/` and `evaluation/`.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from limosa.agent.loop import run_episode
+from limosa.agent.policies import ModelPolicy
+from limosa.agent.record import to_trajectory
+from limosa.base.config import DomainConfig, RunConfig
+from limosa.base.interfaces import Chat, Domain
+from limosa.base.task import Limits, Task
+from limosa.base.trajectory import Trajectory
+from limosa.cli.progress import Reporter
+from limosa.domains.table import load_domain
+from limosa.inference.engine import Engine
+from limosa.models.weights import load_model
+from limosa.sandbox.bubblewrap import BubblewrapProvider
+from limosa.store.run import RunFolder
+from limosa.tokens.chat import load_chat
+
+MAX_LIVE_EPISODES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A run's live parts."""
+
+    config: RunConfig
+    folder: RunFolder
+    reporter: Reporter
+    domains: Mapping[str, Domain]
+    sandboxes: BubblewrapProvider
+    chat: Chat
+    engine: Engine
+
+    @property
+    def max_live_episodes(self) -> int:
+        """Episodes under way at once; `dynamic` leaves it to admission up to the engine's slots."""
+        batch = self.config.rl.rollout_batch
+        return MAX_LIVE_EPISODES if batch == "dynamic" else batch
+
+    def get_stages(self, domain: str) -> tuple[str, ...]:
+        """The stages that the run file names, or all of the domain's."""
+        settings = self._get_settings(domain)
+        return settings.curriculum or tuple(self.domains[domain].stages)
+
+    def make_task(self, domain: str, stage: str, seed: int) -> Task:
+        """The task of a seed, under the run file's limits."""
+        task = self.domains[domain].make_task(stage, seed)
+        limits = self._bound_limits(task.limits, self._get_settings(domain))
+        return dataclasses.replace(task, limits=limits)
+
+    async def play(
+        self, task: Task, group: str, member: int, attempt: int, *, temperature: float
+    ) -> Trajectory:
+        """One episode of a task with the engine's present weights."""
+        conversation = f"{group}/{member}/{attempt}"
+        policy = ModelPolicy(
+            self.engine,
+            self.chat,
+            task,
+            conversation=conversation,
+            group=group,
+            temperature=temperature,
+            seed=derive_seed(self.config.seed, conversation),
+            context_window=self.engine.context_window,
+        )
+        environment = self.domains[task.domain].make_environment(task, self.sandboxes)
+        episode = await run_episode(task, environment, policy)
+        return to_trajectory(
+            episode,
+            policy,
+            task=task,
+            environment_version=environment.version,
+            trajectory_id=conversation,
+            group_id=group,
+        )
+
+    def _get_settings(self, domain: str) -> DomainConfig:
+        return next(d for d in self.config.domains if d.name == domain)
+
+    def _bound_limits(self, limits: Limits, settings: DomainConfig) -> Limits:
+        turns = limits.max_turns
+        if settings.max_steps is not None:
+            turns = min(turns, settings.max_steps)
+        return dataclasses.replace(
+            limits,
+            max_turns=turns,
+            max_new_tokens=min(limits.max_new_tokens, self.config.rl.max_new_tokens),
+            max_total_tokens=min(limits.max_total_tokens, self.engine.context_window),
+        )
+
+
+@asynccontextmanager
+async def open_session(
+    config: RunConfig, folder: RunFolder, reporter: Reporter, *, model: Path, version: int
+) -> AsyncIterator[Session]:
+    """Load the model and start what a run needs; everything is ended on the way out.
+
+    `model` is a Hugging Face folder and `version` the policy version of its weights.
+    """
+    sandboxes = BubblewrapProvider(max_boxes=config.sandbox.max_boxes)
+    domains = {}
+    for settings in config.domains:
+        domain = load_domain(settings.name)
+        if settings.env_image is not None:
+            domain.image = settings.env_image
+        domains[settings.name] = domain
+    engine = Engine(
+        load_model(model),
+        max_sequences=MAX_LIVE_EPISODES,
+        context_window=config.rl.context_window,
+        policy_version=version,
+    )
+    try:
+        chat = load_chat(model)
+        yield Session(config, folder, reporter, domains, sandboxes, chat, engine)
+    finally:
+        await engine.close()
+        await sandboxes.close()
+
+
+def derive_seed(seed: int, name: str) -> int:
+    """A seed of 63 bits for a named thing of a run; independent of the order of events."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
