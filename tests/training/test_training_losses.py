@@ -10,7 +10,6 @@ from limosa.training.losses import (
     Clip,
     SampledTokens,
     estimate_kl,
-    to_logprobs,
     truncate_importance,
     weigh_tokens,
 )
@@ -100,15 +99,6 @@ def test_kl_estimators_against_the_exact_divergence():
         assert (p * estimate_kl(p.log(), q.log(), name)).sum() == pytest.approx(exact.item())
     assert (p * estimate_kl(p.log(), q.log(), "k2")).sum() == pytest.approx(exact.item(), rel=0.1)
     assert (estimate_kl(p.log(), q.log(), "k3") >= 0).all()
-
-
-def test_logprobs_and_entropy_match_the_definition():
-    logits = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    target = torch.tensor([0, 6, 3, 3, 1])
-    logprobs, entropy = to_logprobs(logits, target)
-    exact = torch.distributions.Categorical(logits=logits)
-    torch.testing.assert_close(logprobs, exact.log_prob(target))
-    torch.testing.assert_close(entropy, exact.entropy())
 
 
 def test_sequences_without_sampled_tokens_count_for_nothing():

@@ -4,7 +4,7 @@
 batch, so micro-batches never change the result. Advantages come from `advantages.py`. Left out:
 dual clip (the importance cap bounds the same term) and sequence-level masks.
 
-Legend: T sampled tokens of whole sequences, V vocabulary.
+Legend: T sampled tokens of whole sequences, S sequences.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -159,14 +159,3 @@ def estimate_kl(
     if estimator == "k2":
         return 0.5 * log_ratio_T.square()
     return log_ratio_T.exp() - 1.0 - log_ratio_T
-
-
-def to_logprobs(
-    logits_TV: Tensor, target_T: Tensor, *, with_entropy: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target, and the entropy of its distribution in nats (T, each)."""
-    all_TV = logits_TV.log_softmax(dim=-1)
-    logprobs_T = all_TV.gather(1, target_T[:, None]).squeeze(1)
-    if not with_entropy:
-        all_TV = all_TV.detach()
-    return logprobs_T, -(all_TV.exp() * all_TV).sum(dim=-1)
