@@ -271,7 +271,7 @@ CHORES: Mapping[str, Chore] = {
     ),
     "delete_folder": Chore(
         "easy",
-        ('Delete the folder "{d}".', 'Remove the folder "{d}" and what is in it.'),
+        ('Delete the folder "{d}", keep "{p}.txt".', 'Remove the folder "{d}" but not "{p}.txt".'),
         ("rm -r {d}",),
         ("rm {d}",),
         _delete_folder,

@@ -7,7 +7,6 @@ nothing in one to read, to print or to override; exit codes and printed claims c
 
 import json
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
 from limosa.base.interfaces import ExecResult, SandboxProvider, Verdict
@@ -15,6 +14,7 @@ from limosa.base.task import Task
 from limosa.domains.code_repair import make_cases
 
 CHECK_TIMEOUT_S = 5.0
+MAX_DEPTH = 8
 
 # Run in the fresh box. `-I` keeps environment, user site and the work directory off the path
 # until the standard modules are loaded; the last line of output holds the values.
@@ -78,8 +78,8 @@ def _lines_of(data: bytes | None) -> list[str] | None:
 
 
 def _is_project(path: str) -> bool:
-    """Byte-code caches stay behind: the source decides."""
-    return "__pycache__" not in PurePosixPath(path).parts
+    """Python source goes to the fresh box; byte-code, data and abysses of folders stay behind."""
+    return path.endswith(".py") and path.count("/") < MAX_DEPTH
 
 
 def _read_values(result: ExecResult, count: int) -> list[Any]:

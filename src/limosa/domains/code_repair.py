@@ -20,15 +20,18 @@ from limosa.domains.words import WORDS
 SLIPS: Mapping[str, float] = {
     "skip_first_test": 0.2,  # opens the first module without having seen what fails
     "edit_blind": 0.2,  # edits without looking, at a default guess
-    "wrong_fix": 0.4,  # puts another wrong fragment in place of the first
+    "wrong_fix": 0.55,  # puts another wrong fragment in place of the first
     "no_in_place": 0.2,  # sed without -i
-    "skip_rerun": 0.55,  # finishes without running the tests again
-    "give_up": 0.55,  # finishes although the tests still fail
+    "skip_rerun": 0.5,  # finishes without running the tests again
+    "give_up": 0.5,  # finishes although the tests still fail
 }
 MAX_ROUNDS = 4
 
 PARAMETERS = (("a", "b", "c"), ("x", "y", "z"), ("m", "n", "k"), ("p", "q", "r"))
 HIDDEN_CASES = 8
+# Which modules of a project have a bug. Two bugs show one after the other: only who runs the tests
+# again sees the second.
+SHAPES = ((True,), (True,), (True, True), (True, True), (True, False), (False, True))
 
 Args = list[Any]
 TEST_HEAD = """import sys
@@ -251,8 +254,8 @@ FUNCTIONS: Mapping[str, Function] = {
 
 def make_project(rng: Random) -> tuple[str, dict[str, Any]]:
     """Draw a project: its instruction, and the task's data (files, modules with their bugs)."""
-    size = rng.choice((1, 1, 2, 2, 2))
-    broken = [True] if size == 1 else rng.choice(([True, True], [True, False], [False, True]))
+    broken = rng.choice(SHAPES)
+    size = len(broken)
     modules = rng.sample(WORDS, size)
     names = rng.sample([name for name in FUNCTIONS if name != CONSTANT], size)
     if rng.random() < 0.3:
