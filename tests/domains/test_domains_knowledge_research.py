@@ -13,7 +13,7 @@ from limosa.base.testing import FakeProvider
 from limosa.base.trajectory import Outcome
 from limosa.domains import knowledge_research
 from limosa.domains.atlas import load_corpus
-from limosa.domains.knowledge_research import KnowledgeResearch, normalise_answer
+from limosa.domains.knowledge_research import KnowledgeResearch
 
 DOMAIN = KnowledgeResearch()
 STAGES = ("single_hop", "two_hop")
@@ -172,8 +172,3 @@ async def test_the_novice_repeats_itself_for_equal_seeds() -> None:
     task = make_task("two_hop", 5)
     first, second = [await play(task, DOMAIN.play_novice(task, Random(4))) for _ in range(2)]
     assert first.messages == second.messages
-
-
-def test_answers_are_normalised() -> None:
-    assert normalise_answer(' "Amber". ') == "amber"
-    assert normalise_answer("") == ""

@@ -15,7 +15,8 @@ from limosa.base.errors import UserError
 from limosa.base.interfaces import SandboxProvider, Script, Verdict
 from limosa.base.messages import Message, ToolCall, ToolResult
 from limosa.base.task import SPLIT_OFFSETS, Limits, Task
-from limosa.domains import search_index
+from limosa.domains import answers, search_index
+from limosa.domains.answers import normalise_answer
 from limosa.domains.atlas import ATTRIBUTES, Corpus, load_corpus
 from limosa.domains.toolset import Toolset, make_error, make_spec
 from limosa.domains.versions import environment_version, read_source
@@ -143,7 +144,7 @@ class ResearchEnvironment:
         self._toolset = Toolset([(SEARCH, self._search), (OPEN, self._open)])
         self.tools = self._toolset.specs
         policy = {"corpus": corpus.digest, "hits": HITS, "network": "none"}
-        source = read_source(sys.modules[__name__], search_index)
+        source = read_source(sys.modules[__name__], answers, search_index)
         self.version = environment_version("", task, source, policy)
 
     async def start(self) -> list[Message]:
@@ -176,11 +177,6 @@ class ResearchEnvironment:
             return make_error("not among the hits")
         self._opened.add(document)
         return ToolResult(self._corpus.by_id[document].text)
-
-
-def normalise_answer(answer: str) -> str:
-    """Lowercase, without outer spaces, quotes and closing punctuation."""
-    return answer.strip().strip("\"'`.,!").lower()
 
 
 def _draw_hops(rng: Random, corpus: Corpus, count: int) -> list[tuple[str, str]]:

@@ -17,6 +17,8 @@ from limosa.base.errors import SandboxError, UserError
 from limosa.base.interfaces import Sandbox, SandboxProvider, Script, Verdict
 from limosa.base.messages import Message, ToolCall, ToolResult
 from limosa.base.task import Limits, Task
+from limosa.domains import answers
+from limosa.domains.answers import normalise_answer
 from limosa.domains.toolset import Toolset, make_error, make_spec
 from limosa.domains.versions import environment_version, read_source
 from limosa.domains.words import WORDS
@@ -161,7 +163,7 @@ class StationsEnvironment:
         self.version = environment_version(
             sandboxes.image_digest(image),
             task,
-            read_source(sys.modules[__name__]),
+            read_source(sys.modules[__name__], answers),
             {"image": image, "network": "none"},
         )
 
@@ -178,7 +180,7 @@ class StationsEnvironment:
     async def verify(self, answer: str) -> Verdict:
         """Full marks for the word after every link in order; else none."""
         path = self._task.data["path"]
-        is_right = answer.strip().strip("\"'`.,!").lower() == self._task.data["word"]
+        is_right = normalise_answer(answer) == self._task.data["word"]
         is_whole = self._reached == len(path) and not self._has_jumped
         solved = is_right and is_whole
         components = {"answer_right": float(is_right), "links_ratio": self._reached / len(path)}
