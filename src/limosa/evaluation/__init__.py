@@ -1,1 +1,1 @@
-
+"""Held-out evaluation before and after: runs, metrics with intervals, and the report."""
