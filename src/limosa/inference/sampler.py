@@ -6,6 +6,8 @@ top-k), whose support the learner would have to reproduce.
 Legend: N requests, V vocabulary.
 """
 
+import hashlib
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -13,7 +15,6 @@ from torch import Tensor
 
 from limosa.base.errors import EngineError
 
-_MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -32,8 +33,10 @@ def draw_uniforms(
 
 
 def fold_seed(seed: int) -> int:
-    """Any integer as 64 bits."""
-    return (seed ^ (seed >> 64)) & _MASK
+    """Any integer as 64 bits; those of 64 bits stay as they are."""
+    if 0 <= seed < 1 << 64:
+        return seed
+    return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:8], "little")
 
 
 def sample(
