@@ -1,1 +1,1 @@
-
+"""Proof that environments are fit to train on."""
