@@ -142,8 +142,8 @@ async def test_slow_model_is_timed_out() -> None:
 
 
 async def test_slow_commands_of_the_model_are_timed_out_between_turns() -> None:
-    task = make_task(timeout_s=0.02)
-    environment = FakeEnvironment(task, {"call": lambda: asyncio.sleep(0.03)})
+    task = make_task(timeout_s=0.1)
+    environment = FakeEnvironment(task, {"call": lambda: asyncio.sleep(0.15)})
     policy = ListPolicy(ParsedReply("", (ECHO,)), ParsedReply("hi"))
     episode = await run_episode(task, environment, policy)
     assert episode.outcome is Outcome.TIMED_OUT

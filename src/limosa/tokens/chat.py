@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from limosa.base.errors import ModelError
+from limosa.base.interfaces import Chat
 from limosa.base.messages import Message, ParsedReply, ToolCall, ToolResult, ToolSpec
 from limosa.tokens.tool_calls import format_call, parse_reply_text
 
@@ -271,6 +272,31 @@ def load_chat(folder: str | Path) -> TemplateChat:
     except _template_error() as error:
         hint = "mend chat_template.jinja; it must take user and assistant messages"
         raise ModelError(f"the chat template in {path} fails: {error}", hint=hint) from error
+
+
+def encode_conversation(
+    chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSpec]
+) -> tuple[list[int], list[int]]:
+    """Ids of a whole conversation, and for each whether the assistant said it (1) or not (0).
+
+    The ids that an episode with these replies has: for demonstrations to learn from.
+    """
+    roles = [message.role for message in messages]
+    begin = roles.index("assistant") if "assistant" in roles else len(roles)
+    ids = chat.encode_prompt(messages[:begin], tools)
+    said = [0] * len(ids)
+    results: list[ToolResult] = []
+    for message in messages[begin:]:
+        if message.role == "tool":
+            results.append(ToolResult(message.content))
+            continue
+        assert message.role == "assistant", f"a {message.role}'s message amid the replies"
+        between = chat.encode_results(results, stopped=True) if results else []
+        reply = chat.encode_reply(message)
+        ids += between + reply
+        said += [0] * len(between) + [1] * len(reply)
+        results = []
+    return ids, said
 
 
 def _template_error() -> type[Exception]:
