@@ -353,3 +353,23 @@ async def test_no_slot_leaks_under_random_use(seed):
         engine.release(f"c{index}")
     assert engine.stats()["live"] == 0
     await engine.close()
+
+
+def test_an_interrupted_event_loop_leaves_an_exact_engine():
+    engine, model = make_engine(), make_model(CONFIG, 0)
+    prompt = make_prompt(1, 60)
+
+    async def interrupt():
+        tasks = []
+        for index in range(4):
+            request = make_request(prompt, f"c{index}", max_new_tokens=150)
+            tasks.append(asyncio.create_task(engine.generate(request)))
+        await wait_until(lambda: engine.stats()["steps"] > 1)
+
+    async def go_on():
+        check_logprobs(model, prompt, await engine.generate(make_request(prompt, "c1")), 1.0)
+        engine.check_integrity()
+        await engine.close()
+
+    asyncio.run(interrupt())
+    asyncio.run(go_on())

@@ -155,6 +155,10 @@ class Engine:
                 plan = self._scheduler.plan()
                 ids, logprobs = await self._compute(partial(self._step, plan.batch))
                 self._scheduler.apply(plan, ids, logprobs, self._version)
+            except asyncio.CancelledError:
+                # A step may have been planned and never run: what it counted is not there.
+                self._scheduler.table.invalidate()
+                raise
             except Exception as error:  # the boundary: whoever waits is told
                 failure = EngineError(f"the engine failed: {type(error).__name__}: {error}")
                 failure.__cause__ = error
@@ -169,20 +173,20 @@ class Engine:
     async def _install(self, update: _Update) -> None:
         self._scheduler.table.invalidate()
         try:
-            digest = await self._compute(partial(self._load, update.weights))
+            digest = await self._compute(partial(self._load, update))
         except Exception as error:
             if not update.future.done():
                 update.future.set_exception(EngineError(f"weights were not installed: {error}"))
             raise
-        self._version = update.version
         if not update.future.done():
             update.future.set_result(digest)
 
-    def _load(self, weights: Mapping[str, Any]) -> str:
+    def _load(self, update: _Update) -> str:
         state = self._model.state_dict()
         with torch.no_grad():
             for name, tensor in state.items():
-                tensor.copy_(weights[name])
+                tensor.copy_(update.weights[name])
+        self._version = update.version
         return checksum(state)
 
     def _step(self, batch: Batch) -> tuple[list[int], list[float]]:
