@@ -1,34 +1,34 @@
 """The one file that describes a run: frozen pydantic models, unknown keys forbidden, no torch.
 
-Shape and ranges are checked here. Names (domains, stages, images, normalisations, losses) live in
-the tables of higher floors, so the caller passes them in as `KnownNames`.
+Neighbours: `yaml_file.py` reads it and words the errors. Shape and ranges are checked here. Names
+(domains, stages, images, normalisations, losses) live in the tables of higher floors, so the
+caller passes them in as `KnownNames`.
 """
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 
 from limosa.base.errors import ConfigError
+from limosa.base.yaml_file import Section, load_section, name_nearest
+
+EXAMPLE = "examples/quickstart.yaml"
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+# Bounded, so that the sum of the ratios stays finite.
+Ratio = Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
-
-
-class DomainConfig(_Section):
+class DomainConfig(Section):
     """One domain of the mixture. `curriculum` empty means every stage, in the domain's order."""
 
     name: str
-    sampling_ratio: NonNegative = 1.0
+    sampling_ratio: Ratio = 1.0
     curriculum: tuple[str, ...] = ()
     env_image: str | None = None
     max_steps: PositiveInt | None = None
@@ -36,7 +36,7 @@ class DomainConfig(_Section):
     loss_weight: NonNegative = 1.0
 
 
-class RlConfig(_Section):
+class RlConfig(Section):
     """Reinforcement learning. Units: `context_window` tokens, `max_staleness` policy versions."""
 
     framework: Literal["async_actor_learner"] = "async_actor_learner"
@@ -63,28 +63,28 @@ class RlConfig(_Section):
     checkpoint_every: PositiveInt = 10
 
 
-class EvaluationConfig(_Section):
+class EvaluationConfig(Section):
     """Held-out evaluation before and after. `temperature` 0 is greedy."""
 
     tasks_per_domain: PositiveInt = 64
     temperature: NonNegative = 1.0
 
 
-class QualityConfig(_Section):
+class QualityConfig(Section):
     """The gate before training: how many tasks of each domain and stage prove themselves."""
 
     tasks_per_stage: PositiveInt = 8
     max_unsound_ratio: Fraction = 0.5
 
 
-class SandboxConfig(_Section):
+class SandboxConfig(Section):
     """Where untrusted code runs. `max_boxes` bounds the live boxes."""
 
     backend: Literal["bubblewrap"] = "bubblewrap"
     max_boxes: PositiveInt = 32
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """A run. `model` is a packaged model's name or a Hugging Face folder."""
 
     domains: Annotated[tuple[DomainConfig, ...], Field(min_length=1)]
@@ -115,11 +115,7 @@ class KnownNames:
 
 def load_config(path: Path, known: KnownNames) -> RunConfig:
     """Read, validate and return a run file. Raises: ConfigError naming key, value and remedy."""
-    value = _read_yaml(path)
-    try:
-        config = RunConfig.model_validate(value)
-    except ValidationError as error:
-        raise _to_config_error(path, error) from None
+    config = load_section(path, RunConfig, example=EXAMPLE)
     _check_mixture(path, config)
     _check_names(path, config, known)
     return config
@@ -130,82 +126,8 @@ def list_notices(config: RunConfig) -> list[str]:
     total = sum(d.sampling_ratio for d in config.domains)
     if abs(total - 1.0) <= 1e-9:
         return []
-    shares = ", ".join(f"{name} {ratio:.3f}" for name, ratio in config.ratios.items())
+    shares = ", ".join(f"{name} {ratio:.4g}" for name, ratio in config.ratios.items())
     return [f"domains.sampling_ratio: the ratios sum to {total:g}, normalised to {shares}"]
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        hint = "give the path of a YAML run file, such as examples/quickstart.yaml"
-        raise ConfigError(f"cannot read the run file {str(path)!r}: {error}", hint=hint) from None
-    try:
-        value = yaml.load(text, Loader=_UniqueKeyLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}", hint="mend the line named") from None
-    if not isinstance(value, dict):
-        kind = type(value).__name__
-        hint = "start from examples/quickstart.yaml"
-        raise ConfigError(f"{path}: the file is {kind}, expected a mapping of keys", hint=hint)
-    return value
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys in silence; here the second is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice in one mapping", node.start_mark
-                )
-        return super().construct_mapping(node, deep=deep)
-
-
-def _to_config_error(path: Path, error: ValidationError) -> ConfigError:
-    """The first finding in full, the others counted: one clear error, not a page."""
-    findings = error.errors(include_url=False)
-    first = findings[0]
-    key = ".".join(str(part) for part in first["loc"] if part not in {"constrained-int"})
-    if first["type"] == "extra_forbidden":
-        known = _fields_at(first["loc"][:-1])
-        what = f"{path}: unknown key {key!r} (value {_brief(first['input'])})"
-        hint = f"known keys here: {', '.join(known)}{_nearest(str(first['loc'][-1]), known)}"
-    elif first["type"] == "missing":
-        what = f"{path}: the key {key!r} is missing"
-        hint = f"add {key!r}; see examples/quickstart.yaml"
-    else:
-        what = f"{path}: {key or 'the file'} is {_brief(first['input'])}: {first['msg']}"
-        hint = f"give {key or 'it'} a value as described, or leave the key out for its default"
-    if len(findings) > 1:
-        what += f" (and {len(findings) - 1} more)"
-    return ConfigError(what, hint=hint)
-
-
-def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    section: type[BaseModel] = RunConfig
-    sections: dict[str, type[BaseModel]] = {
-        "domains": DomainConfig,
-        "rl": RlConfig,
-        "evaluation": EvaluationConfig,
-        "quality": QualityConfig,
-        "sandbox": SandboxConfig,
-    }
-    for part in location:
-        section = sections.get(str(part), section)
-    return list(section.model_fields)
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _check_mixture(path: Path, config: RunConfig) -> None:
@@ -214,6 +136,11 @@ def _check_mixture(path: Path, config: RunConfig) -> None:
         if names.count(name) > 1:
             hint = "give each domain once; its curriculum may list several stages"
             raise ConfigError(f"{path}: domains.name {name!r} stands twice", hint=hint)
+    for index, domain in enumerate(config.domains):
+        for stage in domain.curriculum:
+            if domain.curriculum.count(stage) > 1:
+                what = f"{path}: domains.{index}.curriculum: the stage {stage!r} stands twice"
+                raise ConfigError(what, hint="give each stage once, in the order to learn them")
     if not any(d.sampling_ratio > 0 for d in config.domains):
         ratios = [d.sampling_ratio for d in config.domains]
         what = f"{path}: domains.sampling_ratio is zero for every domain ({ratios})"
@@ -236,5 +163,5 @@ def _check_names(path: Path, config: RunConfig, known: KnownNames) -> None:
 
 def _check_name(path: Path, key: str, value: str, known: Collection[str]) -> None:
     if value not in known:
-        hint = f"accepted: {', '.join(known)}{_nearest(value, known)}"
+        hint = f"accepted: {', '.join(known)}{name_nearest(value, known)}"
         raise ConfigError(f"{path}: {key} is {value!r}, which is not known", hint=hint)
