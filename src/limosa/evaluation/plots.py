@@ -19,13 +19,17 @@ SMOOTHED_STEPS = 5
 SERIES = 6
 COLUMNS = 3
 PANEL_INCHES = (3.1, 1.75)
+# The learner's metrics that are drawn, in this order; report.json holds them all.
 LEARNER_TITLES = {
-    "entropy": "entropy (nats a token)",
-    "kl": "KL to the sampler (nats)",
+    "loss": "loss",
     "grad_norm": "gradient norm",
-    "clip_fraction": "clipped tokens",
-    "staleness": "staleness (versions)",
-    "tokens_per_s": "tokens a second",
+    "entropy": "entropy (nats a token)",
+    "kl_k3": "KL from the sampler (nats)",
+    "clip_fraction": "clipped tokens (fraction)",
+    "importance": "importance ratio",
+    "staleness_mean": "mean staleness (versions)",
+    "staleness_max": "greatest staleness (versions)",
+    "tokens_per_s": "learnt tokens a second",
 }
 
 
@@ -75,7 +79,7 @@ def draw(report: Mapping[str, Any]) -> dict[str, str]:
     drawings = {"bars": _to_svg("bars", lambda: _make_bars(report))}
     if any(curves["domains"].values()):
         drawings["curves"] = _to_svg("curves", lambda: _make_curves(report))
-    if curves["learner"]:
+    if LEARNER_TITLES.keys() & curves["learner"].keys():
         drawings["learner"] = _to_svg("learner", lambda: _make_learner(curves))
     return drawings
 
@@ -109,14 +113,14 @@ def _make_curves(report: Mapping[str, Any]) -> Figure:
 
 
 def _make_learner(curves: Mapping[str, Any]) -> Figure:
-    names = sorted(curves["learner"], key=lambda n: (n not in LEARNER_TITLES, n))
+    names = [name for name in LEARNER_TITLES if name in curves["learner"]]
     rows = -(-len(names) // COLUMNS)
     width, height = PANEL_INCHES
     figure = Figure(figsize=(COLUMNS * width, rows * height), layout="constrained")
     panels = figure.subplots(rows, COLUMNS, squeeze=False, sharex=True).flatten()
     for axes, name in zip(panels, names, strict=False):
         _draw_line(axes, curves["step"], curves["learner"][name], PAGE.after)
-        axes.set_title(LEARNER_TITLES.get(name, name.replace("_", " ")), fontsize=9)
+        axes.set_title(LEARNER_TITLES[name], fontsize=9)
         axes.tick_params(labelsize=8)
     for axes in panels[len(names) :]:
         axes.set_axis_off()
