@@ -240,6 +240,10 @@ class Chat(Protocol):
         """Read a sampled reply; a malformed call is kept as such."""
         ...
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of ids, for people's eyes."""
+        ...
+
 
 class EventLog(Protocol):
     """Append-only record of a run."""

@@ -7,7 +7,7 @@ import click
 
 from limosa.base.config import list_notices, load_config
 from limosa.cli.known import load_known_names
-from limosa.models.packaged import resolve_model
+from limosa.models.folder import resolve_model
 
 
 @click.command()

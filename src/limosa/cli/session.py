@@ -16,7 +16,7 @@ from limosa.agent.policies import ModelPolicy
 from limosa.agent.record import to_trajectory
 from limosa.base.config import DomainConfig, RunConfig
 from limosa.base.interfaces import Chat, Domain
-from limosa.base.task import Limits, Task
+from limosa.base.task import Task
 from limosa.base.trajectory import Trajectory
 from limosa.cli.progress import Reporter
 from limosa.domains.table import load_domain
@@ -40,6 +40,7 @@ class Session:
     sandboxes: BubblewrapProvider
     chat: Chat
     engine: Engine
+    context_window: int
 
     @property
     def max_live_episodes(self) -> int:
@@ -54,9 +55,21 @@ class Session:
 
     def make_task(self, domain: str, stage: str, seed: int) -> Task:
         """The task of a seed, under the run file's limits."""
-        task = self.domains[domain].make_task(stage, seed)
-        limits = self._bound_limits(task.limits, self._get_settings(domain))
-        return dataclasses.replace(task, limits=limits)
+        return self.bound_task(self.domains[domain].make_task(stage, seed))
+
+    def bound_task(self, task: Task) -> Task:
+        """A task under the run file's limits, which may only tighten its own."""
+        limits, turns = task.limits, task.limits.max_turns
+        settings = self._get_settings(task.domain)
+        if settings.max_steps is not None:
+            turns = min(turns, settings.max_steps)
+        bounded = dataclasses.replace(
+            limits,
+            max_turns=turns,
+            max_new_tokens=min(limits.max_new_tokens, self.config.rl.max_new_tokens),
+            max_total_tokens=min(limits.max_total_tokens, self.context_window),
+        )
+        return dataclasses.replace(task, limits=bounded)
 
     async def play(
         self, task: Task, group: str, member: int, attempt: int, *, temperature: float
@@ -71,32 +84,20 @@ class Session:
             group=group,
             temperature=temperature,
             seed=derive_seed(self.config.seed, conversation),
-            context_window=self.engine.context_window,
+            context_window=self.context_window,
         )
         environment = self.domains[task.domain].make_environment(task, self.sandboxes)
         episode = await run_episode(task, environment, policy)
         return to_trajectory(
             episode,
             policy,
-            task=task,
-            environment_version=environment.version,
+            task,
             trajectory_id=conversation,
             group_id=group,
         )
 
     def _get_settings(self, domain: str) -> DomainConfig:
         return next(d for d in self.config.domains if d.name == domain)
-
-    def _bound_limits(self, limits: Limits, settings: DomainConfig) -> Limits:
-        turns = limits.max_turns
-        if settings.max_steps is not None:
-            turns = min(turns, settings.max_steps)
-        return dataclasses.replace(
-            limits,
-            max_turns=turns,
-            max_new_tokens=min(limits.max_new_tokens, self.config.rl.max_new_tokens),
-            max_total_tokens=min(limits.max_total_tokens, self.engine.context_window),
-        )
 
 
 @asynccontextmanager
@@ -114,15 +115,15 @@ async def open_session(
         if settings.env_image is not None:
             domain.image = settings.env_image
         domains[settings.name] = domain
+    network = load_model(model)
+    # A file may ask for a million tokens; a model that knows fewer positions sets the bound.
+    window = min(config.rl.context_window, network.config.max_position_embeddings)
     engine = Engine(
-        load_model(model),
-        max_sequences=MAX_LIVE_EPISODES,
-        context_window=config.rl.context_window,
-        policy_version=version,
+        network, max_sequences=MAX_LIVE_EPISODES, context_window=window, version=version
     )
     try:
         chat = load_chat(model)
-        yield Session(config, folder, reporter, domains, sandboxes, chat, engine)
+        yield Session(config, folder, reporter, domains, sandboxes, chat, engine, window)
     finally:
         await engine.close()
         await sandboxes.close()

@@ -88,6 +88,7 @@ class Dispatcher:
         self._slots = asyncio.Semaphore(limits.max_live_episodes)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+        self._recent: dict[str, list[float]] = {}
         self._invalid_in_a_row = 0
         self._flat_since_step = 0
         self._closed = False
@@ -112,6 +113,15 @@ class Dispatcher:
         self._admission.set_version(version)
         self._flat_since_step = 0
         self._start_groups()
+
+    def take_rewards(self) -> dict[str, list[float]]:
+        """Rewards of all valid episodes since the last call, by domain.
+
+        Flat groups included: the groups that are trained on alone would flatter a weak policy and
+        slander a strong one.
+        """
+        recent, self._recent = self._recent, {}
+        return recent
 
     async def close(self) -> None:
         """End every episode under way and wait until it is gone."""
@@ -211,6 +221,7 @@ class Dispatcher:
             self._log.append_trajectory(trajectory, phase="train")
             if trajectory.is_valid:
                 self._invalid_in_a_row = 0
+                self._recent.setdefault(task.domain, []).append(trajectory.reward)
                 self._curricula[task.domain].record(task.stage, trajectory.reward >= 1.0)
                 return trajectory
             self._invalid_in_a_row += 1
