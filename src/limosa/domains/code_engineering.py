@@ -97,7 +97,10 @@ class CodeEnvironment:
         return await self._toolset.call(call)
 
     async def verify(self, answer: str) -> Verdict:
-        """Judge the collected files; the answer's text counts for nothing. Raises: SandboxError."""
+        """Judge the collected files, and end the box; the answer's text counts for nothing.
+
+        Raises: SandboxError.
+        """
         try:
             files = await self._box().get(max_bytes=MAX_FILES_BYTES)
         except SandboxError:
@@ -107,6 +110,9 @@ class CodeEnvironment:
             return Verdict(False, 0.0, {"collected": 0.0})
         if self._task.stage != "hard":
             return compare_files(self._task, files)
+        # The fresh box takes this one's place: episodes that held one box while waiting for a
+        # second would wait for each other for ever where the provider's boxes are used up.
+        await self._box().kill()
         return await run_hidden_tests(self._task, files, self._sandboxes, IMAGE)
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ SLIPS: Mapping[str, float] = {
     "skip_rerun": 0.5,  # finishes without running the tests again
     "give_up": 0.5,  # finishes although the tests still fail
 }
-MAX_ROUNDS = 4
+MAX_ROUNDS = 3
 
 PARAMETERS = (("a", "b", "c"), ("x", "y", "z"), ("m", "n", "k"), ("p", "q", "r"))
 HIDDEN_CASES = 8
@@ -334,18 +334,20 @@ def play_repair_badly(data: Mapping[str, Any], rng: Random) -> Script:
     is_informed = not _slips(rng, "skip_first_test")
     if is_informed:
         target = _find_failing((yield to_call("python3 test.py")), parts)
+    answer = "done"
     for turn in range(MAX_ROUNDS):
         if target is None:
             break
         yield from _edit(target, state, rng, is_informed=is_informed, is_first=turn == 0)
+        answer = "done"
         if _slips(rng, "skip_rerun"):
             break
         target = _find_failing((yield to_call("python3 test.py")), parts)
         is_informed = True
+        answer = "done" if target is None else "failed"
         if target is not None and _slips(rng, "give_up"):
-            yield Message("assistant", "failed")
-            return
-    yield Message("assistant", "done")
+            break
+    yield Message("assistant", answer)
 
 
 def _edit(
