@@ -10,6 +10,7 @@ persistent shell. Leaves out what a command means: here are only processes, line
 import asyncio
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -82,6 +83,7 @@ class Box:
         self._pidfds: dict[int, int] = {}
         self._control_fd = -1
         self._waiting: set[asyncio.Future[bytes | None]] = set()
+        self._settling: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
         self._jobs = 0
 
@@ -321,8 +323,15 @@ class Box:
             self.remove_files(name)
 
     def processes(self) -> set[int]:
-        """The processes in the box, without the supervisor."""
-        return walk_processes(self._init_pid)
+        """The processes in the box, without the supervisor; none of a dead box."""
+        fd = self._pidfds.get(self._init_pid)
+        if fd is None:
+            return set()
+        found = walk_processes(self._init_pid)
+        # Seen alive after the walk, process 1 was no other process of the same number in it.
+        ended = select.poll()
+        ended.register(fd, select.POLLIN)
+        return set() if ended.poll(0) else found
 
     def kill(self, doomed: set[int]) -> None:
         """Kill processes, as far as they are in the box."""
@@ -362,10 +371,18 @@ class Box:
         self.destroy()
         raise SandboxError("the box would not stop what it runs")
 
-    def end_since_now(self, before: set[int]) -> None:
-        """Like `end_since` where nothing can be awaited, as on cancellation."""
-        for _ in KILL_PAUSES_S:
-            if not self.alive or not self.kill_since(before):
-                return
-        with suppress(SandboxError):
-            self.send("kill -9 -1")
+    def abandon_since(self, before: set[int]) -> None:
+        """Like `end_since` where nothing can be awaited, as on cancellation: see `settle`."""
+        self.kill_since(before)
+        self._settling = asyncio.create_task(self._end_abandoned(before))
+
+    async def _end_abandoned(self, before: set[int]) -> None:
+        with suppress(SandboxError):  # The box is dead then, which every later call says.
+            await self.end_since(before)
+
+    async def settle(self) -> None:
+        """Wait until what was abandoned has ended. Raises: SandboxError where the box is dead."""
+        if self._settling is not None:
+            await asyncio.wait([self._settling])
+            self._settling = None
+        self.check()

@@ -102,12 +102,12 @@ class BubblewrapSandbox:
         if not argv or any("\0" in word for word in argv):
             return ExecResult(2, "bash: a command is not empty and has no NUL character\n")
         async with self._turn:
-            self._box.check()
+            await self._box.settle()
             before = self._box.processes()
             try:
                 return await self._run(argv, stdin, timeout_s, before)
             except asyncio.CancelledError:
-                self._box.end_since_now(before)
+                self._box.abandon_since(before)
                 raise
 
     async def _run(
@@ -162,7 +162,7 @@ class BubblewrapSandbox:
         `TransferError`, for one whose content is in the way.
         """
         async with self._turn:
-            self._box.check()
+            await self._box.settle()
             put_files(self._box.work_fd, files, self._limits)
             self._box.check()
 
@@ -172,7 +172,7 @@ class BubblewrapSandbox:
         Raises: SandboxError for a dead box or, as its `TransferError`, where there is too much.
         """
         async with self._turn:
-            self._box.check()
+            await self._box.settle()
             files = get_files(self._box.work_fd, self._limits, max_bytes)
             self._box.check()
             return files

@@ -24,6 +24,9 @@ WORK_DIRECTORY = "/work"
 PYTHON_LINKS = "/opt/bin"
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 HOST_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Libraries outside the default directories are found only through the loader's cache, and Debian
+# reaches awk and others through /etc/alternatives.
+HOST_ETC = (Path("/etc/ld.so.cache"), Path("/etc/alternatives"))
 ETC_FILES: Mapping[str, str] = MappingProxyType(
     {
         "passwd": f"agent:x:1000:1000:agent:{WORK_DIRECTORY}:/bin/bash\n",
@@ -121,7 +124,7 @@ class ImageShelf:
             python = to_python_arguments() if image.python else []
             self._arguments[name] = (
                 *to_host_arguments(),
-                *("--ro-bind", str(etc), "/etc"),
+                *to_etc_arguments(etc),
                 *python,
             )
         return self._arguments[name]
@@ -153,21 +156,24 @@ def read_version(image: Image, tool: str) -> str:
 
 
 def write_etc(etc: Path) -> None:
-    """Generate the minimal /etc: a user, a host name, and what the loader and links need."""
+    """Generate the minimal /etc: a user and a host name, and where to bind what the host has."""
     etc.mkdir(mode=0o755)
     for name, text in ETC_FILES.items():
         (etc / name).write_text(text)
-    # Libraries outside the default directories are found only through the loader's cache, and
-    # Debian reaches awk and others through /etc/alternatives.
-    cache = Path("/etc/ld.so.cache")
-    if cache.exists():
-        shutil.copyfile(cache, etc / cache.name)
-    alternatives = Path("/etc/alternatives")
-    if alternatives.is_dir():
-        (etc / alternatives.name).mkdir(mode=0o755)
-        for link in alternatives.iterdir():
-            if link.is_symlink():
-                (etc / alternatives.name / link.name).symlink_to(link.readlink())
+    for path in HOST_ETC:
+        if path.is_dir():
+            (etc / path.name).mkdir()
+        elif path.exists():
+            (etc / path.name).touch()
+
+
+def to_etc_arguments(etc: Path) -> list[str]:
+    """Mount the generated /etc, and the little that it needs of the host's."""
+    arguments = ["--ro-bind", str(etc), "/etc"]
+    for path in HOST_ETC:
+        if path.exists():
+            arguments += ["--ro-bind", str(path), str(path)]
+    return arguments
 
 
 def to_host_arguments() -> list[str]:

@@ -47,7 +47,7 @@ class Shell:
         """Evaluate a command. Raises: SandboxError where the box is dead."""
         if "\0" in command:
             return ExecResult(2, "bash: a command cannot contain a NUL character\n")
-        self._box.check()
+        await self._box.settle()
         if self._status is not None and has_ended(self._status):
             self.close()
         before = self._box.processes()
@@ -61,7 +61,7 @@ class Shell:
             return await self._evaluate(command, before, timeout_s)
         except BaseException:
             # Cancelled, or the box is dead: nothing that began here may go on.
-            self._box.end_since_now(before - self._pids)
+            self._box.abandon_since(before - self._pids)
             self.close()
             raise
 
