@@ -13,8 +13,10 @@ blocks, H query heads, K key and value heads, d head dimension.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -30,8 +32,8 @@ class Branch:
     `start` is where the sequence begins in the caller's arrays of all tokens.
     """
 
-    token_ids: Sequence[int]
-    trained: Sequence[int]
+    token_ids: Sequence[int] | npt.NDArray[Any]
+    trained: Sequence[int] | npt.NDArray[Any]
     start: int
 
 
@@ -74,7 +76,7 @@ def pack(families: Iterable[Sequence[Branch]], *, microbatch_tokens: int) -> Ite
     """
     packer = _Packer()
     for family in families:
-        inputs = [(_cut_input(branch), branch) for branch in family if any(branch.trained)]
+        inputs = [(_cut_input(branch), branch) for branch in family if np.any(branch.trained)]
         # In lexicographic order a sequence's longest shared prefix is the one with its neighbour.
         inputs.sort(key=lambda pair: pair[0].tolist())
         packer.begin_family()
@@ -88,7 +90,7 @@ def pack(families: Iterable[Sequence[Branch]], *, microbatch_tokens: int) -> Ite
         yield packer.finish()
 
 
-def _cut_input(branch: Branch) -> np.ndarray:
+def _cut_input(branch: Branch) -> npt.NDArray[np.int64]:
     assert len(branch.token_ids) == len(branch.trained), "ids and marks differ in length"
     assert not branch.trained[0], "nothing precedes the first token, so nothing predicts it"
     last = int(np.flatnonzero(branch.trained)[-1])
@@ -100,25 +102,25 @@ class _Packer:
 
     def __init__(self) -> None:
         self.size = 0
-        self._ids: list[np.ndarray] = []
-        self._positions: list[np.ndarray] = []
-        self._paths: list[np.ndarray] = []
+        self._ids: list[npt.NDArray[np.int64]] = []
+        self._positions: list[npt.NDArray[np.int64]] = []
+        self._paths: list[npt.NDArray[np.int64]] = []
         self._owned: list[int] = []
-        self._predictors: list[np.ndarray] = []
-        self._targets: list[np.ndarray] = []
-        self._sources: list[np.ndarray] = []
+        self._predictors: list[npt.NDArray[np.int64]] = []
+        self._targets: list[npt.NDArray[np.int64]] = []
+        self._sources: list[npt.NDArray[np.int64]] = []
         self._previous = np.empty(0, np.int64)
 
     def begin_family(self) -> None:
         self._previous = np.empty(0, np.int64)
 
-    def count_shared(self, ids: np.ndarray) -> int:
+    def count_shared(self, ids: npt.NDArray[np.int64]) -> int:
         """How many first tokens the sequence has in common with the one before it."""
         bound = min(len(ids), len(self._previous))
         differs = np.flatnonzero(ids[:bound] != self._previous[:bound])
         return int(differs[0]) if len(differs) else bound
 
-    def add(self, ids: np.ndarray, shared: int, branch: Branch) -> None:
+    def add(self, ids: npt.NDArray[np.int64], shared: int, branch: Branch) -> None:
         """Append the tokens that are not shared, and the whole sequence as a path."""
         fresh = np.arange(self.size, self.size + len(ids) - shared)
         path = np.concatenate((self._paths[-1][:shared], fresh)) if shared else fresh
@@ -145,7 +147,7 @@ class _Packer:
             source_T=torch.from_numpy(np.concatenate(self._sources)),
         )
 
-    def _lay_out_blocks(self) -> tuple[tuple[Tensor, ...], np.ndarray]:
+    def _lay_out_blocks(self) -> tuple[tuple[Tensor, ...], npt.NDArray[np.int64]]:
         """Paths by falling length into blocks, and the slot from which each token reads."""
         owner_N = np.empty(self.size, np.int64)
         blocks: list[Tensor] = []
