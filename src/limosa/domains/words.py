@@ -32,7 +32,8 @@ _TEXT = """
     saturn saucepan savanna scarf schooner sculptor scythe sextant shark shovel shrimp sickle
     silver slate slipper solstice sorghum sparrow spatula spider spinach spruce squid stable
     stool stork summit sunset swallow swamp swan sweater syrup tailor teal teapot tempest tennis
-    thistle thrush thunder thyme toffee tomato topaz torch tornado tortoise toucan tower tractor trombone
+    thistle thrush thunder thyme toffee tomato topaz torch tornado tortoise toucan tower tractor
+    trombone
     trouser trumpet tuba tulip tundra tunnel turbine turnip unicorn uranus valley vanilla
     velvet venus violet viper volcano waffle wagon walnut wardrobe weasel weaver whale willow
     windmill wizard wrench yacht yogurt zebra zenith zeppelin zinc zipper
