@@ -1,7 +1,10 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -122,3 +125,42 @@ async def test_the_loop_stops_between_updates(tiny_model):
         Source([]), None, [], steps=9, first_step=4, on_step=on_step, should_stop=lambda: True
     )
     assert (result.steps, result.stopped) == (4, True)
+
+
+PARENT = """
+import asyncio, sys, time
+from limosa.base.config import DomainConfig, RlConfig
+from limosa.training.process import LearnerProcess, LearnerSpec
+
+async def main():
+    spec = LearnerSpec(sys.argv[1], RlConfig(), (DomainConfig(name="maze"),))
+    learner, _ = await LearnerProcess.start(spec)
+    print(learner.process_id, flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_a_child_dies_with_its_parent(tiny_folder, tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT, encoding="utf-8")
+    command = [sys.executable, str(script), str(tiny_folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        os.kill(child, 0)
+        parent.kill()
+    deadline = time.monotonic() + 5.0
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_running(child)
+
+
+def is_running(process_id):
+    """False for a zombie too: whoever adopts it may be slow to bury it."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

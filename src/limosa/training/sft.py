@@ -136,8 +136,8 @@ def run_sft(
     started = time.perf_counter()
     tokens = 0
     steps: list[SftStep] = []
-    with _open_workers(config.threads) as workers:
-        trainer = _Trainer(config, model, len(batches), workers)
+    with open_workers(config.threads) as workers:
+        trainer = Trainer(config, model, len(batches), workers)
         for step, batch in enumerate(batches):
             examples = [corpus.train[i] for i in batch]
             loss, norm, learning_rate = trainer.update(step, examples)
@@ -169,7 +169,7 @@ def run_sft(
     return report
 
 
-class _Trainer:
+class Trainer:
     """Model, optimiser and workers: one update at a time."""
 
     def __init__(
@@ -243,7 +243,8 @@ def _count_trained(examples: Sequence[Example]) -> int:
 
 
 @contextmanager
-def _open_workers(count: int) -> Iterator[ThreadPoolExecutor]:
+def open_workers(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that each run torch on one thread; the setting of before comes back."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
