@@ -47,10 +47,7 @@ def sft(file: Path, as_json: bool) -> None:
     folder = resolve_model(config.model)
     chat = load_chat(folder)
     model = load_start(config, folder)
-    if chat.vocabulary_size > model.config.vocab_size:
-        what = f"{folder}: the tokenizer has {chat.vocabulary_size} ids"
-        what += f", the model {model.config.vocab_size}"
-        raise ModelError(what, hint="give a tokenizer that belongs to the model")
+    check_vocabulary(folder, chat.vocabulary_size, model.config.vocab_size)
     reporter = Reporter()
     reporter.note(f"encoding {', '.join(config.data)}")
 
@@ -78,3 +75,10 @@ def sft(file: Path, as_json: bool) -> None:
         f"{report.out}: {report.steps} updates over {report.tokens:,} tokens in "
         f"{report.wall_s:.0f} s, loss {report.loss_last:.4f}{held_out}"
     )
+
+
+def check_vocabulary(folder: Path, ids: int, rows: int) -> None:
+    """Refuse a tokenizer with more ids than the model has rows. Raises: ModelError."""
+    if ids > rows:
+        what = f"{folder}: the tokenizer has {ids} ids, the model {rows}"
+        raise ModelError(what, hint="give a tokenizer that belongs to the model")
