@@ -3,12 +3,16 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from limosa.base.errors import ModelError
 from limosa.cli.progress import Reporter
 from limosa.training.sft_config import load_sft_config
+
+if TYPE_CHECKING:
+    from limosa.training.sft import SftReport
 
 
 @click.command()
@@ -67,14 +71,7 @@ def sft(file: Path, as_json: bool) -> None:
             phase.advance(detail=f"loss {step.loss:.4f}  {step.tokens_per_s:,.0f} tok/s")
 
         report = run_sft(config, model, corpus, tokenizer_from=folder, on_step=on_step)
-    if as_json:
-        click.echo(json.dumps(asdict(report)))
-        return
-    held_out = "" if report.loss_held_out is None else f", held out {report.loss_held_out:.4f}"
-    click.echo(
-        f"{report.out}: {report.steps} updates over {report.tokens:,} tokens in "
-        f"{report.wall_s:.0f} s, loss {report.loss_last:.4f}{held_out}"
-    )
+    click.echo(json.dumps(asdict(report)) if as_json else format_report(report))
 
 
 def check_vocabulary(folder: Path, ids: int, rows: int) -> None:
@@ -82,3 +79,12 @@ def check_vocabulary(folder: Path, ids: int, rows: int) -> None:
     if ids > rows:
         what = f"{folder}: the tokenizer has {ids} ids, the model {rows}"
         raise ModelError(what, hint="give a tokenizer that belongs to the model")
+
+
+def format_report(report: "SftReport") -> str:
+    """The report in one line."""
+    held_out = "" if report.loss_held_out is None else f", held out {report.loss_held_out:.4f}"
+    return (
+        f"{report.out}: {report.steps} updates over {report.tokens:,} tokens in "
+        f"{report.wall_s:.0f} s, loss {report.loss_last:.4f}{held_out}"
+    )
