@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from limosa.base.config import load_config
 from limosa.cli.known import load_known_names
 from limosa.cli.main import cli
+from limosa.training.sft_config import load_sft_config
 
 ROOT = Path(__file__).parent.parent
 SOURCES = rules.read_sources(ROOT / "src", ROOT / "src" / "limosa")
@@ -215,6 +216,4 @@ def test_every_example_file_is_valid(path: Path) -> None:
     if "domains:" in path.read_text():
         load_config(path, load_known_names())
     else:
-        from limosa.training.sft import load_sft_config  # torch is slow to load
-
         load_sft_config(path)
