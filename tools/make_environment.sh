@@ -7,7 +7,10 @@ set -eu
 wanted="import sys; sys.exit(sys.version_info < (3, 11))"
 
 find_python() {
-    for name in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+    if [ -n "${PYTHON:-}" ]; then set -- "$PYTHON"; else
+        set -- python3 python3.14 python3.13 python3.12 python3.11
+    fi
+    for name in "$@"; do
         if command -v "$name" >/dev/null 2>&1 && "$name" -c "$wanted" 2>/dev/null; then
             echo "$name"
             return 0
