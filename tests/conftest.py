@@ -1,4 +1,4 @@
-"""What holds for every test: generated input is the same each time, and slow machines may be slow."""
+"""For every test: generated input is the same each time, and slow machines may be slow."""
 
 from hypothesis import settings
 
