@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ class _Run:
         gate = TaskGate(
             self.session.domains,
             self.session.sandboxes,
-            on_rejected=lambda f: self.session.folder.append("task_rejected", **f.to_json()),
+            on_rejected=lambda f: self.session.folder.append("task_rejected", **asdict(f)),
         )
         dispatcher = make_dispatcher(self.session, gate, self.progress)
         self.stop.is_training = True
