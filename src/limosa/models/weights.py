@@ -52,6 +52,7 @@ def save_model(model: Transformer, path: Path, tokenizer_from: Path | None) -> N
     state = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     fresh = path / f"{SINGLE_FILE}.part"
     save_file(state, fresh, metadata={"format": "pt"})
+    fresh.chmod(0o644)  # safetensors makes it private; a checkpoint is for others to read
     fresh.replace(path / SINGLE_FILE)
     (path / INDEX_FILE).unlink(missing_ok=True)
     _write_json(path / "config.json", model.config.to_hf())

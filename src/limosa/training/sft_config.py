@@ -6,26 +6,23 @@ Neighbours: `sft.py` runs it, `cli/sft.py` loads it. Left out: checks that need 
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BeforeValidator, Field, PositiveInt
 
 from limosa.base.config import Fraction, NonNegative, Positive
-from limosa.base.errors import ConfigError
+from limosa.base.yaml_file import Section, load_section
 
 
 def _to_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-class SftConfig(BaseModel):
+class SftConfig(Section):
     """Supervised fine-tuning. Paths are relative to the working directory.
 
     `from_scratch` takes only shape and tokenizer from `model`, and weights from `seed`. An update
     sees about `batch_tokens`; `precision: bfloat16` keeps weights and attention in float32, and
     pays where the CPU has AMX. `learning_rate` falls along a cosine to `floor_ratio` of itself.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     data: Annotated[tuple[str, ...], BeforeValidator(_to_list), Field(min_length=1)]
@@ -51,19 +48,4 @@ class SftConfig(BaseModel):
 
 def load_sft_config(path: Path) -> SftConfig:
     """Read and validate a file. Raises: ConfigError naming key, value and remedy."""
-    hint = "see `limosa sft --help` for a file that works"
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read {str(path)!r}: {error}", hint=hint) from None
-    try:
-        return SftConfig.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the file"
-        if first["type"] == "extra_forbidden":
-            hint = f"known keys: {', '.join(SftConfig.model_fields)}"
-        what = f"{path}: {key} is {first['input']!r:.80}: {first['msg']}"
-        if first["type"] == "missing":
-            what = f"{path}: the key {key!r} is missing"
-        raise ConfigError(what, hint=hint) from None
+    return load_section(path, SftConfig, example="examples/base_model/instruct.yaml")
