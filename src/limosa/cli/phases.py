@@ -178,6 +178,7 @@ async def run_training(
                 step=step,
                 checksum=stats.checksum,
                 metrics=metrics,
+                trained=[t.id for group in groups for t in group.trajectories],
                 engine=session.engine.stats(),
                 episodes=dict(dispatcher.counts.episodes),
                 flat_groups=dict(dispatcher.counts.flat_groups),
