@@ -142,6 +142,19 @@ async def test_a_task_that_the_gate_rejects_is_never_played() -> None:
     assert dispatcher.counts.rejected_tasks.total() >= 4
 
 
+async def test_a_domain_without_a_sound_task_stops_the_run() -> None:
+    async def admit(task: Task) -> bool:
+        await asyncio.sleep(0)
+        return task.domain != "b"
+
+    dispatcher = _dispatcher(_player(_mixed), admit=admit)
+    with pytest.raises(InfrastructureError, match="'b': 24 tasks in a row"):
+        for version in range(10):
+            await asyncio.wait_for(dispatcher.next_groups(), 10)
+            dispatcher.set_version(version + 1)
+    await dispatcher.close()
+
+
 async def test_flat_groups_are_replaced_up_to_the_bound_then_accepted() -> None:
     dispatcher = _dispatcher(_player(lambda t, m, a: Outcome.SOLVED))
     domains = await _train(dispatcher, 3)

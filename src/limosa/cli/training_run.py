@@ -7,7 +7,7 @@ their order, what a resumed run skips, Ctrl-C, and the report.
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from limosa.cli.progress import Reporter
 from limosa.cli.session import Session, open_session
 from limosa.evaluation.report import count_train_outcomes, make_report, write_html
 from limosa.evaluation.table import print_table
+from limosa.quality.finding import DomainFinding
 from limosa.quality.gate import TaskGate
 from limosa.store.run import (
     RunFolder,
@@ -122,7 +123,10 @@ class _Run:
         self.save()
 
     async def _check_environments(self) -> None:
-        self.progress.findings = [f.to_json() for f in await run_gate(self.session)]
+        self._keep_findings(await run_gate(self.session), "gate")
+
+    def _keep_findings(self, findings: Sequence[DomainFinding], phase: str) -> None:
+        self.progress.findings += [{**f.to_json(), "phase": phase} for f in findings]
 
     async def _evaluate_before(self) -> None:
         await run_evaluation(self.session, "eval_before")
@@ -149,6 +153,8 @@ class _Run:
             )
         finally:
             self.stop.is_training = False
+            self._keep_findings(gate.findings, "training")
+            self.save()
         if self.stop.asked and self.progress.version < self.session.config.rl.steps:
             raise Interrupted(f"stopped after update {self.progress.version}")
 

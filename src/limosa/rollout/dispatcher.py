@@ -37,6 +37,7 @@ class DispatchLimits:
     max_live_episodes: int
     attempts: int = 3
     max_invalid_in_a_row: int = 64
+    max_rejected_in_a_row: int = 24
     max_flat_ratio: float = 1.0
 
 
@@ -90,6 +91,7 @@ class Dispatcher:
         self._failure: BaseException | None = None
         self._recent: dict[str, list[float]] = {}
         self._invalid_in_a_row = 0
+        self._rejected_in_a_row = Counter[str]()
         self._flat_since_step = 0
         self._closed = False
 
@@ -191,8 +193,9 @@ class Dispatcher:
     async def _run_group(self, job: _Job) -> None:
         task = self._make_task(job.domain, job.stage, job.seed)
         if not await self._admit(task):
-            self._drop(job, self.counts.rejected_tasks, "the quality gate left the task out")
+            self._reject(job)
             return
+        self._rejected_in_a_row[job.domain] = 0
         group_id = f"{job.domain}-{job.seed}"
         async with asyncio.TaskGroup() as members:
             runs = [
@@ -231,6 +234,16 @@ class Dispatcher:
                     f"{task.domain}: {trajectory.error}"
                 )
         return None
+
+    def _reject(self, job: _Job) -> None:
+        """Leave the task out; a domain that has no sound task left must not be asked for ever."""
+        self._drop(job, self.counts.rejected_tasks, "the quality gate left the task out")
+        self._rejected_in_a_row[job.domain] += 1
+        if self._rejected_in_a_row[job.domain] >= self._limits.max_rejected_in_a_row:
+            raise InfrastructureError(
+                f"domain {job.domain!r}: {self._rejected_in_a_row[job.domain]} tasks in a row did "
+                "not pass the quality gate; the events task_rejected of the run say why"
+            )
 
     def _settle(self, job: _Job, group: Group) -> None:
         rewards = {t.reward for t in group.trajectories}
