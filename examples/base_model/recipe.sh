@@ -50,4 +50,5 @@ fi
 rm -rf "$OUT"
 mkdir -p "$(dirname "$OUT")"
 cp -r "$work/instructed" "$OUT"
+rm "$OUT/sft.json" # holds wall times: it would differ with each making
 echo "packaged as $OUT"
