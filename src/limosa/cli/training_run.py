@@ -161,13 +161,14 @@ class _Run:
     def write_report(self) -> dict[str, Any]:
         """report.json, report.html and the last table."""
         folder, config = self.session.folder, self.session.config
+        checkpoint = folder.path / "checkpoints" / f"step-{self.progress.version}"
         episodes = _read_evaluations(folder.path)
         report = make_report(
             name=folder.path.name,
             config=config.model_dump(mode="json"),
             wall_s=self.progress.wall_s,
             policy_version=self.progress.version,
-            checkpoint=str(folder.path / "checkpoints" / f"step-{self.progress.version}"),
+            checkpoint=str(checkpoint.resolve()),
             before=episodes["eval_before"],
             after=episodes["eval_after"],
             train_outcomes=count_train_outcomes(folder.path),

@@ -162,7 +162,7 @@ class RlLearner:
     def _update(self, batch: RlBatch, sums: _Sums) -> Mapping[str, float]:
         warmup = min(1.0, (self._updates + 1) / max(1, self._rl.warmup_steps))
         learning_rate = self._rl.learning_rate * warmup
-        set_learning_rate(self._optimizer, learning_rate)
+        set_learning_rate([self._optimizer], learning_rate)
         micros = list(pack(batch.families, microbatch_tokens=self._rl.microbatch_tokens))
         loss = sum(self._accumulate(micro, batch, sums) for micro in micros)
         grad_norm = torch.nn.utils.clip_grad_norm_(

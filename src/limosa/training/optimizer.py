@@ -1,12 +1,18 @@
-"""AdamW as both kinds of training use it, and the learning-rate schedules.
+"""The optimisers: AdamW for both kinds of training, Muon for pre-training, and the schedules.
 
 Neighbours: `learner.py` and `sft.py`. Left out: other optimisers.
 """
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import nn
+
+MakeOptimizers = Callable[
+    [nn.Module, float, tuple[float, float], float], list[torch.optim.Optimizer]
+]
 
 
 def make_adamw(
@@ -22,10 +28,46 @@ def make_adamw(
     return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+def make_muon(
+    model: nn.Module, learning_rate: float, betas: tuple[float, float], weight_decay: float
+) -> list[torch.optim.Optimizer]:
+    """Muon for the hidden matrices, AdamW for embeddings, output, gains and biases.
+
+    Muon's update is scaled to the size of AdamW's, so one learning rate serves both.
+    Source: Jordan et al., "Muon" (2024); the scale from Liu et al. (arXiv 2502.16982), equation 4.
+    """
+    hidden = {
+        id(p): p
+        for name, p in model.named_parameters()
+        if p.dim() == 2 and "embed_tokens" not in name and "lm_head" not in name
+    }
+    others = [p for p in model.parameters() if id(p) not in hidden]
+    muon = torch.optim.Muon(
+        list(hidden.values()),
+        lr=learning_rate,
+        weight_decay=weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    adamw = torch.optim.AdamW(others, lr=learning_rate, betas=betas, weight_decay=0.0, fused=True)
+    return [muon, adamw]
+
+
+def _make_adamw_alone(
+    model: nn.Module, learning_rate: float, betas: tuple[float, float], weight_decay: float
+) -> list[torch.optim.Optimizer]:
+    return [make_adamw(model, learning_rate, betas, weight_decay)]
+
+
+OPTIMIZERS: Mapping[str, MakeOptimizers] = MappingProxyType(
+    {"adamw": _make_adamw_alone, "muon": make_muon}
+)
+
+
+def set_learning_rate(optimizers: Sequence[torch.optim.Optimizer], learning_rate: float) -> None:
     """Set the rate of the next update."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
 
 
 def compute_cosine(step: int, *, steps: int, warmup_steps: int, floor_ratio: float) -> float:

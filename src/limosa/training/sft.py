@@ -28,7 +28,7 @@ from limosa.models.config import TransformerConfig
 from limosa.models.transformer import Transformer, make_model
 from limosa.models.weights import checksum, load_model, save_model
 from limosa.training.conversations import Example, encode_conversation, read_conversations
-from limosa.training.optimizer import compute_cosine, make_adamw, set_learning_rate
+from limosa.training.optimizer import OPTIMIZERS, compute_cosine, set_learning_rate
 from limosa.training.packing import Branch, pack
 from limosa.training.projection import compute_logprobs
 from limosa.training.sft_config import SftConfig
@@ -178,7 +178,8 @@ class Trainer:
         self.skipped = 0
         self._config, self._model, self._steps, self._workers = config, model, steps, workers
         self._parameters = list(model.parameters())
-        self._optimizer = make_adamw(model, config.learning_rate, config.betas, config.weight_decay)
+        make = OPTIMIZERS[config.optimizer]
+        self._optimizers = make(model, config.learning_rate, config.betas, config.weight_decay)
 
     def update(self, step: int, examples: Sequence[Example]) -> tuple[float, float, float]:
         """One update; gives loss, gradient norm and learning rate.
@@ -202,10 +203,11 @@ class Trainer:
             warmup_steps=config.warmup_steps,
             floor_ratio=config.floor_ratio,
         )
-        set_learning_rate(self._optimizer, config.learning_rate * factor)
+        set_learning_rate(self._optimizers, config.learning_rate * factor)
         norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm).item()
         if math.isfinite(norm) and math.isfinite(loss):
-            self._optimizer.step()
+            for optimizer in self._optimizers:
+                optimizer.step()
         else:
             self.skipped += 1
         return loss, norm, config.learning_rate * factor

@@ -21,7 +21,8 @@ class SftConfig(Section):
 
     `from_scratch` takes only shape and tokenizer from `model`, and weights from `seed`. An update
     sees about `batch_tokens`; `precision: bfloat16` keeps weights and attention in float32, and
-    pays where the CPU has AMX. `learning_rate` falls along a cosine to `floor_ratio` of itself.
+    pays where the CPU has AMX. `muon` learns more from each update, for training from scratch.
+    `learning_rate` falls along a cosine to `floor_ratio` of itself.
     """
 
     model: str
@@ -36,6 +37,7 @@ class SftConfig(Section):
     max_steps: PositiveInt | None = None
     batch_tokens: PositiveInt = 16384
     microbatch_tokens: PositiveInt = 4096
+    optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: Positive = 1e-3
     floor_ratio: Fraction = 0.1
     warmup_steps: Annotated[int, Field(ge=0)] = 20
