@@ -4,7 +4,7 @@
 #   bash examples/base_model/recipe.sh
 #
 # Flawless demonstrations of every domain are played, a tokenizer is trained on them, a small Llama
-# with random weights reads them whole (pretrain.yaml), then learns to act like the domains' novice
+# with random weights learns from them (pretrain.yaml), then to act like the domains' novice
 # (instruct.yaml). The novice slips, so the model acts and errs: reinforcement learning has
 # something to do. Seeds are fixed: the same machine gives the same weights. Everything in between
 # stays in runs/base_model/ to look at.
