@@ -1,5 +1,7 @@
 """Optimisers by name: who gets which parameters, and that each of them learns."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -71,4 +73,4 @@ def test_the_schedule_rises_then_falls_to_its_floor() -> None:
     ]
     assert factors[0] == pytest.approx(0.1) and max(factors) == factors[10] == 1.0
     assert factors[-1] == pytest.approx(0.1)
-    assert all(a >= b for a, b in zip(factors[10:], factors[11:], strict=False))
+    assert all(a >= b for a, b in pairwise(factors[10:]))
