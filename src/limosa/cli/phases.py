@@ -8,7 +8,6 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from limosa.base.errors import LearnerError
@@ -55,7 +54,7 @@ class Progress:
 async def run_gate(session: Session) -> list[DomainFinding]:
     """Prove a sample of every domain and stage. Raises: UserError where a domain has no sound task.
 
-    The sample is drawn from the training tasks themselves: the first of each stage.
+    The sample is drawn from the range of the training tasks: the first of each stage.
     """
     count = session.config.quality.tasks_per_stage
     tasks = {
@@ -147,6 +146,8 @@ def make_dispatcher(session: Session, gate: TaskGate, progress: Progress) -> Dis
             groups_per_step=config.rl.groups_per_step,
             total_steps=config.rl.steps,
             max_live_episodes=session.max_live_episodes,
+            # One failure of the engine spoils every live episode: that alone must not end a run.
+            max_invalid_in_a_row=3 * max(64, session.max_live_episodes),
         ),
         log=session.folder,
     )
@@ -169,9 +170,11 @@ async def run_training(
     bar = session.reporter.phase("training", config.rl.steps, "updates")
     with bar as phase:
         phase.advance(progress.version)
+        reached = progress.version
 
         async def on_step(step: int, stats: StepStats, groups: Sequence[Group]) -> None:
-            progress.version = stats.version
+            nonlocal reached
+            reached = stats.version
             metrics = {**stats.metrics, **_to_curves(dispatcher.take_rewards())}
             session.folder.append(
                 "step",
@@ -182,10 +185,12 @@ async def run_training(
                 engine=session.engine.stats(),
                 episodes=dict(dispatcher.counts.episodes),
                 flat_groups=dict(dispatcher.counts.flat_groups),
+                trained_groups=dict(dispatcher.counts.trained_groups),
+                signal_groups=dict(dispatcher.counts.signal_groups),
             )
             phase.advance(detail=_describe(metrics))
             if stats.version % config.rl.checkpoint_every == 0:
-                await save_checkpoint(session, learner, dispatcher, progress, save=save)
+                await save_checkpoint(session, learner, dispatcher, progress, reached, save=save)
 
         try:
             await run_rl(
@@ -199,7 +204,7 @@ async def run_training(
             )
         finally:
             await dispatcher.close()
-    await save_checkpoint(session, learner, dispatcher, progress, save=save)
+    await save_checkpoint(session, learner, dispatcher, progress, reached, save=save)
 
 
 async def save_checkpoint(
@@ -207,19 +212,24 @@ async def save_checkpoint(
     learner: Learner,
     dispatcher: Dispatcher,
     progress: Progress,
+    version: int,
     *,
     save: Callable[[], None],
-) -> Path:
-    """Write the learner's state and, when it is whole, the state that goes with it."""
-    staging = session.folder.prepare_checkpoint(progress.version)
-    await learner.save(str(staging))
-    if not (staging / "config.json").is_file():
-        raise LearnerError(f"the learner wrote no model into {staging}")
-    path = session.folder.publish_checkpoint(progress.version)
-    progress.dispatcher = dispatcher.to_state()
+) -> None:
+    """Write the learner's state and, when it is whole, the state that goes with it.
+
+    `progress` names only what is on disk, so a run that dies at any moment can be resumed. A
+    version that has its checkpoint is not written again: publishing twice could lose it.
+    """
+    if version > progress.version:
+        staging = session.folder.prepare_checkpoint(version)
+        await learner.save(str(staging))
+        if not (staging / "config.json").is_file():
+            raise LearnerError(f"the learner wrote no model into {staging}")
+        path = session.folder.publish_checkpoint(version)
+        session.folder.append("checkpoint", step=version, path=str(path))
+    progress.version, progress.dispatcher = version, dispatcher.to_state()
     save()
-    session.folder.append("checkpoint", step=progress.version, path=str(path))
-    return path
 
 
 def _to_curves(rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -55,10 +55,14 @@ class _Job:
 
 @dataclass(slots=True)
 class DispatchCounts:
-    """What happened to groups and episodes so far; nothing is dropped without being counted."""
+    """What happened to groups and episodes so far; nothing is dropped without being counted.
+
+    `signal_groups` are the trained ones whose rewards differ: only these have a gradient.
+    """
 
     episodes: Counter[str] = field(default_factory=Counter)
     trained_groups: Counter[str] = field(default_factory=Counter)
+    signal_groups: Counter[str] = field(default_factory=Counter)
     flat_groups: Counter[str] = field(default_factory=Counter)
     empty_groups: Counter[str] = field(default_factory=Counter)
     rejected_tasks: Counter[str] = field(default_factory=Counter)
@@ -184,7 +188,12 @@ class Dispatcher:
 
     def _on_group_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error: BaseException | None = None
+        if not task.cancelled():
+            error = task.exception()
+        elif not self._closed:  # nobody would hand this group over, or say why
+            error = InfrastructureError(f"{task.get_name()} was cancelled from within")
+        if error is not None:
             self._failure = self._failure or _first_cause(error)
         if self._failure is None:
             self._start_groups()
@@ -270,6 +279,8 @@ class Dispatcher:
         job = self._jobs[ticket.number]
         assert job.group is not None, f"group {ticket.number} was chosen before it was done"
         self.counts.trained_groups[job.domain] += 1
+        has_signal = len({t.reward for t in job.group.trajectories}) > 1
+        self.counts.signal_groups[job.domain] += has_signal
         del self._jobs[ticket.number]
         self._admission.train(ticket)
         return job.group
