@@ -47,8 +47,12 @@ if ((bytes > MAX_WEIGHTS_BYTES)); then
     echo "hint: make the model smaller: WIDTH, LAYERS, FFN, VOCABULARY" >&2
     exit 1
 fi
-rm -rf "$OUT"
 mkdir -p "$(dirname "$OUT")"
-cp -r "$work/instructed" "$OUT"
-rm "$OUT/sft.json" # holds wall times: it would differ with each making
+rm -rf "$OUT.new" "$OUT.old"
+cp -r "$work/instructed" "$OUT.new"
+rm "$OUT.new/sft.json" # holds wall times: it would differ with each making
+# Two renames: whoever loads the package meanwhile finds a whole model or none, never half of one.
+if [[ -e $OUT ]]; then mv "$OUT" "$OUT.old"; fi
+mv "$OUT.new" "$OUT"
+rm -rf "$OUT.old"
 echo "packaged as $OUT"

@@ -42,12 +42,12 @@ LIMITS: Mapping[str, Limits] = {
 # that document; `wrong_fact`: reads off the first fact; `one_hop`: takes the first link for the
 # answer.
 SLIPS: Mapping[str, float] = {
-    "guess_first": 0.36,
-    "guess_second": 0.12,
-    "first_hit": 0.6,
-    "persist": 0.7,
-    "wrong_fact": 0.08,
-    "one_hop": 0.5,
+    "guess_first": 0.15,
+    "guess_second": 0.1,
+    "first_hit": 0.5,
+    "persist": 0.5,
+    "wrong_fact": 0.05,
+    "one_hop": 0.25,
 }
 
 SEARCH = make_spec("search", "List documents.", query="string")
