@@ -8,6 +8,7 @@ Each run is a whole `limosa train`, one after the other, on an otherwise idle ma
 import argparse
 import datetime
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def describe_machine() -> str:
         ),
         platform.processor(),
     )
-    return f"{model}, 2 cores used, Python {platform.python_version()}"
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":
