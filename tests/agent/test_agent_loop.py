@@ -133,21 +133,46 @@ async def test_out_of_room_keeps_what_was_said() -> None:
     assert episode.messages[-1] == Message("assistant", "I thin")
 
 
-async def test_slow_model_is_timed_out() -> None:
-    task = make_task(timeout_s=0.02)
-    environment = FakeEnvironment(task)
-    episode = await run_episode(task, environment, ListPolicy(hang()))
+class SlowPolicy(ListPolicy):
+    """A list whose every reply takes a while."""
+
+    async def reply(self) -> ParsedReply:
+        await asyncio.sleep(0.05)
+        return await super().reply()
+
+
+async def test_a_slow_model_is_never_timed_out() -> None:
+    task = make_task(timeout_s=0.04)
+    environment = FakeEnvironment(task, {"call": lambda: asyncio.sleep(0.005)})
+    policy = SlowPolicy(*[ParsedReply("", (ECHO,))] * 3, ParsedReply("hi"))
+    episode = await run_episode(task, environment, policy)
+    assert (episode.outcome, episode.reward) == (Outcome.SOLVED, 1.0)
+    assert episode.wall_s >= 0.2
+
+
+async def test_tool_calls_that_take_too_long_together_are_timed_out() -> None:
+    task = make_task(timeout_s=0.1)
+    environment = FakeEnvironment(task, {"call": lambda: asyncio.sleep(0.06)})
+    policy = ListPolicy(ParsedReply("", (ECHO, ECHO, ECHO)), ParsedReply("hi"))
+    episode = await run_episode(task, environment, policy)
     assert (episode.outcome, episode.reward) == (Outcome.TIMED_OUT, 0.0)
+    assert "longer than 0.1 s in all" in episode.error
+    assert len(environment.calls) == 1  # the second was broken off, the third not begun
+    assert [e.is_error for e in episode.events] == [False, True]
+    assert policy.observed == []
     assert environment.closes == 1
 
 
-async def test_slow_commands_of_the_model_are_timed_out_between_turns() -> None:
-    task = make_task(timeout_s=0.1)
-    environment = FakeEnvironment(task, {"call": lambda: asyncio.sleep(0.15)})
-    policy = ListPolicy(ParsedReply("", (ECHO,)), ParsedReply("hi"))
-    episode = await run_episode(task, environment, policy)
-    assert episode.outcome is Outcome.TIMED_OUT
-    assert len(environment.calls) == 1
+async def test_a_call_that_hangs_while_there_is_time_is_infrastructure() -> None:
+    task = make_task(timeout_s=0.05)
+    environment = FakeEnvironment(task, {"call": hang})
+    replies = (ParsedReply("", (ECHO,)), ParsedReply("hi"))
+    invalid = await run_episode(
+        task, environment, ListPolicy(*replies), patience=Patience(call_s=0.02)
+    )
+    assert_invalid(invalid, "took longer than 0.02 s")
+    late = await run_episode(task, FakeEnvironment(task, {"call": hang}), ListPolicy(*replies))
+    assert late.outcome is Outcome.TIMED_OUT
 
 
 @pytest.mark.parametrize("step", ["start", "call", "verify", "close"])
@@ -187,8 +212,9 @@ async def test_failing_engine_is_invalid() -> None:
         assert_invalid(episode, "gone")
 
 
-async def test_hanging_engine_is_invalid_before_the_models_time_is_up() -> None:
-    task = make_task(timeout_s=60.0)
+@pytest.mark.parametrize("timeout_s", [60.0, 0.01])
+async def test_hanging_engine_is_invalid(timeout_s: float) -> None:
+    task = make_task(timeout_s=timeout_s)
     patience = Patience(reply_s=0.02)
     episode = await run_episode(task, FakeEnvironment(task), ListPolicy(hang()), patience=patience)
     assert_invalid(episode, "a reply took longer than 0.02 s")

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limosa.agent.loop import Episode, run_episode
-from limosa.agent.policies import ModelPolicy, derive_seed
+from limosa.agent.policies import ModelPolicy, ScriptBudget, ScriptPolicy, derive_seed
 from limosa.agent.record import to_trajectory
-from limosa.base.interfaces import GenerateRequest, Generation
+from limosa.base.interfaces import GenerateRequest, Generation, Script
 from limosa.base.messages import MalformedCall, Message, ToolCall, ToolResult
 from limosa.base.task import Limits, Task
 from limosa.base.testing import FakeEnvironment, FakeGenerator
@@ -225,3 +225,38 @@ async def test_trajectory_of_an_invalid_episode_says_why(chat: TemplateChat) -> 
     assert trajectory.error.startswith("EngineError: the script holds 0 replies")
     assert (trajectory.task_hash, trajectory.task_seed) == (task.content_hash, 7)
     assert trajectory.environment_version == "fake-environment"
+
+
+def play_echo() -> Script:
+    results = yield ECHO
+    yield Message("assistant", results[0].content)
+
+
+@pytest.mark.parametrize("short", [0, 1])
+@pytest.mark.parametrize("bound", ["window", "total", "reply"])
+async def test_a_script_has_the_room_that_a_model_has(
+    chat: TemplateChat, bound: str, short: int
+) -> None:
+    """A script fits exactly where a model that says the same words does."""
+    replies = [chat.encode_reply(ECHO), chat.encode_reply(ANSWER)]
+    _, policy = await play(chat, make_task(), FakeGenerator(replies))
+    # A call whose stop id is cut off is run all the same.
+    total, longest = len(policy.token_ids), max(len(replies[0]) - 1, len(replies[1]))
+    task = {
+        "window": make_task(),
+        "total": make_task(max_total_tokens=total - short),
+        "reply": make_task(max_new_tokens=longest - short),
+    }[bound]
+    window = total - short if bound == "window" else 1024
+    budget = ScriptBudget(chat, task, context_window=window)
+    episode = await run_episode(task, FakeEnvironment(task), ScriptPolicy(play_echo(), budget))
+    by_model, _ = await play(chat, task, FakeGenerator(replies), window)
+    if not short:
+        assert by_model.outcome is episode.outcome is Outcome.SOLVED
+        return
+    # The model's call is cut in its middle, or its answer before the end.
+    assert by_model.events[0].is_error or by_model.outcome is Outcome.TRUNCATED
+    assert (episode.outcome, episode.reward) == (Outcome.TRUNCATED, 0.0)
+    needed = longest if bound == "reply" else total
+    assert f"it needs {needed} tokens" in episode.error
+    assert f"at most {needed - 1} fit" in episode.error

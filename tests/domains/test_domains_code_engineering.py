@@ -1,4 +1,6 @@
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from random import Random
@@ -8,7 +10,7 @@ import pytest
 from limosa.agent.loop import Episode, run_episode
 from limosa.agent.policies import ScriptPolicy
 from limosa.base.errors import SandboxError
-from limosa.base.interfaces import ExecResult, Script
+from limosa.base.interfaces import ExecResult, Sandbox, Script
 from limosa.base.messages import Message, ToolCall
 from limosa.base.task import Task
 from limosa.base.testing import FakeProvider
@@ -16,6 +18,7 @@ from limosa.domains import code_judge
 from limosa.domains.code_engineering import IMAGE, CodeEngineering, to_result
 from limosa.domains.versions import read_source
 from limosa.sandbox.bubblewrap import BubblewrapProvider
+from limosa.sandbox.transfer import TransferError
 
 DOMAIN = CodeEngineering()
 STAGES = DOMAIN.stages
@@ -194,6 +197,84 @@ async def test_a_box_filled_with_rubbish_is_the_agents_failure(
     command: str, boxes: BubblewrapProvider
 ):
     assert (await judge(PLUS, boxes, command)).reward == 0.0
+
+
+ODD = {
+    "folder": "rm -f {0}; mkdir {0}",
+    "folder with files": "rm -f {0}; mkdir {0}; echo x > {0}/{0}",
+    "link to itself": "ln -sf {0} {0}",
+    "link to the root": "rm -f {0}; ln -s / {0}",
+    "link out of the box": "ln -sf ../../../../etc/passwd {0}",
+    "pipe": "rm -f {0}; mkfifo {0}",
+    "socket": "rm -f {0}; python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('{0}')\"",
+    "a gigabyte": "head -c 1000000000 /dev/zero > {0}",
+    "a gigabyte with holes": "truncate -s 1G {0}",
+    "64 megabytes with holes": "truncate -s 64M {0}",
+    "unreadable": "chmod 0 {0}; chmod 0 .",
+    "no bytes of text": "head -c 1000 /dev/urandom > {0}",
+    "odd names": "rm -f {0}; touch $'\\xff.py' $'a\\nb.py' ./-.py '*.py' {0}.py",
+    "ten thousand files": "seq 10000 | xargs touch",
+}
+
+
+@pytest.mark.parametrize("command", ODD.values(), ids=ODD)
+async def test_what_an_agent_makes_of_a_collected_file_is_its_own_failure(
+    command: str, boxes: BubblewrapProvider
+):
+    """Never invalid, which would be played again without a penalty, and never a crash."""
+    task = find_task("make")
+    (path, _) = next(iter(task.data["expected"].items()))
+    for case, target in ((task, path), (PLUS, MODULE), (PLUS, "test.py")):
+        episode = await play(case, boxes, run_commands(command.format(target)))
+        assert (episode.outcome, episode.reward) == ("failed", 0.0), episode.error
+
+
+class FailingBoxes:
+    """Boxes whose transfers fail for a reason outside of them."""
+
+    def __init__(self, boxes: BubblewrapProvider, broken: Sequence[str], error: Exception) -> None:
+        self.boxes, self.broken, self.error, self.made = boxes, broken, error, 0
+
+    def image_digest(self, image: str) -> str:
+        return self.boxes.image_digest(image)
+
+    async def create(self, image: str) -> Sandbox:
+        box, number = await self.boxes.create(image), self.made
+        self.made += 1
+        for name in ("get", "put"):
+            if f"{name} {number}" in self.broken:
+
+                async def fail(*_: object, **__: object) -> None:
+                    raise self.error
+
+                setattr(box, name, fail)
+        return box
+
+
+def make_transfer_error(code: int) -> TransferError:
+    error = TransferError("the work directory cannot be read")
+    error.__cause__ = OSError(code, os.strerror(code))
+    return error
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        ("get 0", SandboxError("the box does not answer")),
+        ("get 0", make_transfer_error(errno.EMFILE)),
+        ("get 0", make_transfer_error(errno.EIO)),
+        ("put 0", SandboxError("the box does not answer")),
+        ("put 1", SandboxError("the box does not answer")),
+        ("put 1", make_transfer_error(errno.ENOSPC)),
+    ],
+)
+async def test_transfers_that_the_machine_fails_are_infrastructure(
+    broken: str, error: Exception, boxes: BubblewrapProvider
+):
+    environment = DOMAIN.make_environment(PLUS, FailingBoxes(boxes, [broken], error))
+    episode = await run_episode(PLUS, environment, ScriptPolicy(DOMAIN.play_reference(PLUS)))
+    assert (episode.outcome, episode.reward) == ("invalid", 0.0)
+    assert str(error) in episode.error
 
 
 async def test_links_and_other_places_are_not_files(boxes: BubblewrapProvider):

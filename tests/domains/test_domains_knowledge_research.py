@@ -156,7 +156,7 @@ def test_the_version_binds_task_corpus_and_verifier(monkeypatch: pytest.MonkeyPa
     assert version(0) != base
 
 
-@pytest.mark.parametrize(("stage", "low", "high"), [("single_hop", 37, 57), ("two_hop", 13, 29)])
+@pytest.mark.parametrize(("stage", "low", "high"), [("single_hop", 60, 80), ("two_hop", 30, 50)])
 async def test_the_novice_succeeds_now_and_then(stage: str, low: int, high: int) -> None:
     solved = 0
     for index in range(200):

@@ -1,5 +1,5 @@
 from limosa.base.trajectory import Outcome, ToolEvent
-from limosa.evaluation.metrics import summarise, summarise_by
+from limosa.evaluation.metrics import summarise
 from limosa.evaluation.statistics import wilson_interval
 
 
@@ -36,15 +36,3 @@ def test_nothing_valid_gives_no_rate_rather_than_zero(make_trajectory):
     assert summary.tool_error_ratio is None
     assert summary.ci == (0.0, 1.0)
     assert summary.invalid == 1
-
-
-def test_parts_are_summarised_apart(make_trajectory):
-    parts = summarise_by(
-        [
-            make_trajectory(domain="b"),
-            make_trajectory(domain="a", outcome=Outcome.FAILED),
-            make_trajectory(domain="b", outcome=Outcome.FAILED),
-        ],
-        lambda t: t.domain,
-    )
-    assert {name: (s.n, s.success) for name, s in parts.items()} == {"b": (2, 0.5), "a": (1, 0.0)}

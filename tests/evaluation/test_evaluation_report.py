@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import re
 import subprocess
@@ -55,7 +56,7 @@ def inputs(make_trajectory):
 
     before = [*play("b", "code_engineering", 2), *play("b", "reasoning", 1)]
     after = [*play("a", "code_engineering", 6), *play("a", "reasoning", 5)]
-    after[0] = make_trajectory(domain="code_engineering", outcome=Outcome.INVALID, reward=0.0)
+    after[0] = dataclasses.replace(after[0], outcome=Outcome.INVALID, reward=0.0)
     return {
         "name": "quickstart",
         "config": {
@@ -89,16 +90,36 @@ def test_the_report_holds_what_json_promises(inputs):
     report = make_report(**inputs)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     code = report["domains"]["code_engineering"]
-    assert (code["success_before"], code["success_after"], code["n"]) == (0.25, 5 / 7, 7)
-    assert code["ci_before"] == list(wilson_interval(2, 8))
+    # The first task, solved before, stayed invalid after: it is in neither rate.
+    assert (code["success_before"], code["success_after"], code["n"]) == (1 / 7, 5 / 7, 7)
+    assert code["unpaired"] == 1
+    assert code["ci_before"] == list(wilson_interval(1, 7))
     assert code["ci_after"] == list(wilson_interval(5, 7))
-    assert code["ci_change"] == list(newcombe_interval((2, 8), (5, 7)))
+    assert code["ci_change"] == list(newcombe_interval((1, 7), (5, 7)))
     assert code["after"]["invalid"] == 1
+    assert (code["before"]["n"], code["before"]["success"]) == (8, 0.25)
     overall = report["overall"]
-    assert (overall["success_before"], overall["success_after"]) == (3 / 16, 10 / 15)
-    assert overall["change"] == 10 / 15 - 3 / 16
+    assert (overall["success_before"], overall["success_after"]) == (2 / 15, 10 / 15)
+    assert (overall["n"], overall["unpaired"]) == (15, 1)
+    assert overall["change"] == 10 / 15 - 2 / 15
     for key in ("wall_s", "policy_version", "checkpoint"):
         assert report[key] == inputs[key]
+
+
+def test_tasks_that_differ_between_the_evaluations_are_never_compared(inputs, tmp_path):
+    inputs["after"] = [t for t in inputs["after"] if t.task_hash != "reasoning0"]
+    inputs["before"] = [t for t in inputs["before"] if t.task_hash != "reasoning7"]
+    report = make_report(**inputs)
+    reasoning = report["domains"]["reasoning"]
+    assert (reasoning["success_before"], reasoning["success_after"]) == (0.0, 4 / 6)
+    assert (reasoning["n"], reasoning["unpaired"]) == (6, 2)
+    assert {s: (r["n"], r["unpaired"]) for s, r in reasoning["stages"].items()} == {
+        "hard": (3, 1),
+        "easy": (3, 1),
+    }
+    assert report["overall"]["unpaired"] == 3
+    write_html(report, tmp_path / "report.html")
+    assert "3 left out." in (tmp_path / "report.html").read_text()
 
 
 def test_every_trajectory_is_counted_once(inputs):
@@ -223,6 +244,8 @@ def test_a_run_that_was_stopped_early_still_reports(inputs, tmp_path):
     inputs |= {"after": [], "steps": [], "findings": [], "phases": {}, "train_outcomes": {}}
     report = make_report(**inputs)
     assert report["overall"]["success_after"] is None
+    assert (report["overall"]["n"], report["overall"]["unpaired"]) == (0, 16)
+    assert report["overall"]["before"]["success"] == 3 / 16
     assert report["overall"]["change"] is None
     assert report["samples"]["reasoning"]["after"] is None
     write_html(report, tmp_path / "report.html")
@@ -246,7 +269,7 @@ def test_the_last_table_goes_to_standard_error(inputs, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     rows = {line.split()[1]: line for line in captured.err.splitlines() if "%" in line[5:]}
-    assert "25 % (7 to 59)" in rows["code_engineering"]
+    assert "14 % (3 to 51)" in rows["code_engineering"]
     assert "71 % (36 to 92)" in rows["code_engineering"]
     assert "overall" in rows
 

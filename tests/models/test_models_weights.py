@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 
 from limosa.base.errors import ModelError
 from limosa.models.config import TransformerConfig
-from limosa.models.folder import check_folder, list_packaged, resolve_model
+from limosa.models.folder import check_folder, check_vocabulary, list_packaged, resolve_model
 from limosa.models.gguf import import_gguf
 from limosa.models.transformer import attend_causally, make_model
 from limosa.models.weights import checksum, load_model, save_model
@@ -112,6 +112,26 @@ BROKEN = {
         f, lambda s: s.update({"model.norm.weight": torch.ones(3)})
     ),
 }
+
+
+def test_weights_cut_short_are_found_without_reading_them(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(ModelError, match=r"model\.safetensors cannot be read"):
+        check_folder(folder)
+
+
+def test_a_value_of_the_wrong_kind_is_no_crash(folder):
+    value = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**value, "max_position_embeddings": None}))
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        check_folder(folder)
+
+
+def test_a_tokenizer_with_too_many_ids_is_refused(folder):
+    check_vocabulary(folder, 97, 97)
+    with pytest.raises(ModelError, match="98 ids, the model 97"):
+        check_vocabulary(folder, 98, 97)
 
 
 @pytest.mark.parametrize("message", sorted(BROKEN))

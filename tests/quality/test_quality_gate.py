@@ -1,13 +1,16 @@
 import asyncio
+import dataclasses
 import json
 from dataclasses import dataclass, field
 
 import pytest
 
-from limosa.base.errors import SandboxError, UserError, VerifierError
+from limosa.agent.loop import run_episode
+from limosa.agent.policies import ScriptBudget, ScriptPolicy
+from limosa.base.errors import InfrastructureError, SandboxError, UserError, VerifierError
 from limosa.base.interfaces import Verdict
 from limosa.base.messages import Message, ToolCall
-from limosa.base.task import Task, make_seed
+from limosa.base.task import Limits, Task, make_seed
 from limosa.base.testing import FakeEnvironment, FakeProvider
 from limosa.domains.table import load_domain
 from limosa.quality.finding import DomainFinding, Status, TaskFinding
@@ -105,7 +108,7 @@ class UnknownImage(EchoDomain):
 
 
 async def check(domain, count=2, **options):
-    tasks = make_gate_tasks(domain, domain.stages, count)
+    tasks = make_gate_tasks(domain.make_task, domain.stages, count)
     return await check_domain(domain, tasks, FakeProvider(), jobs=2, **options)
 
 
@@ -171,8 +174,79 @@ async def test_lasting_infrastructure_failure_is_reported_as_such():
     assert finding.unsound_ratio == 0.0
     counts = finding.to_json()
     assert (counts["sound"], counts["unsound"], counts["infrastructure"]) == (0, 0, 2)
-    with pytest.raises(UserError, match="no sound task"):
+    with pytest.raises(InfrastructureError, match="none of the 2 tasks could be checked") as info:
         apply_gate([finding], max_unsound_ratio=1.0)
+    assert not isinstance(info.value, UserError)
+    assert finding.tasks[-1].reason in str(info.value)
+    assert "hint" not in str(info.value)
+
+
+class HardIsBroken(EchoDomain):
+    def play_reference(self, task):
+        if task.stage == "hard":
+            yield Message("assistant", "wrong")
+        else:
+            yield from super().play_reference(task)
+
+
+class HardIsDead(EchoDomain):
+    def make_hooks(self, task):
+        return (
+            {"verify": fail_times(9, VerifierError("it crashed"))} if task.stage == "hard" else {}
+        )
+
+
+async def test_a_stage_without_a_sound_task_stops_the_run():
+    finding = await check(HardIsBroken())
+    assert finding.unsound_ratio == 0.5
+    with pytest.raises(UserError, match=r"stage 'hard' of domain 'echo' has no sound.*hard seed 0"):
+        apply_gate([finding], max_unsound_ratio=1.0)
+    with pytest.raises(InfrastructureError, match=r"stage 'hard' of domain 'echo': none.*crashed"):
+        apply_gate([await check(HardIsDead())], max_unsound_ratio=1.0)
+
+
+async def test_a_reference_that_infrastructure_hides_in_part_is_judged_by_what_was_seen():
+    broken, dead = await check(HardIsBroken()), await check(HardIsDead())
+    hard = [next(t for t in f.tasks if t.stage == "hard") for f in (dead, broken)]
+    with pytest.raises(UserError, match=r"no sound task among the 2.*hard seed 0: the reference"):
+        apply_gate([DomainFinding("echo", tuple(hard))], max_unsound_ratio=1.0)
+
+
+class LetterChat:
+    """Counts as a chat does, a token a letter; no ids are read."""
+
+    def encode_prompt(self, messages, tools):
+        return [0] * 100
+
+    def encode_results(self, results, *, stopped):
+        return [0] * sum(len(r.content) for r in results)
+
+    def encode_reply(self, message):
+        return [0] * (len(message.content) + 20 * len(message.tool_calls) + 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"max_total_tokens": 132}, ""),  # 100, a call's 21, a result's 5, an answer's 6
+        ({"max_total_tokens": 131}, "it needs 132 tokens, at most 131 fit"),
+        ({"max_new_tokens": 20}, ""),
+        ({"max_new_tokens": 19}, "it needs 20 tokens for one reply, at most 19 fit"),
+        ({"max_turns": 1}, "no answer within 1 turns"),
+    ],
+)
+async def test_a_reference_that_a_model_has_no_room_for_is_unsound(limits, reason):
+    async def play(task, environment, script):
+        budget = ScriptBudget(LetterChat(), task, context_window=1000)
+        return await run_episode(task, environment, ScriptPolicy(script, budget))
+
+    domain = EchoDomain()
+    task = dataclasses.replace(domain.make_task("easy", 1), limits=Limits(**limits))
+    finding = await check_domain(domain, [task], FakeProvider(), jobs=1, play_script=play)
+    assert finding.tasks[0].is_sound == (not reason)
+    assert reason in finding.tasks[0].reason
+    gate = TaskGate({"echo": domain}, FakeProvider(), play_script=play)
+    assert await gate.admit(task) == (not reason)
 
 
 async def test_a_user_error_stops_the_check_as_it_is():
@@ -198,6 +272,16 @@ async def test_findings_are_json_and_the_evidence_is_bounded():
     assert value["stages"]["easy"] == {"sound": 0, "unsound": 1, "infrastructure": 0}
 
 
+def test_the_sample_begins_where_the_run_does():
+    tasks = make_gate_tasks(EchoDomain().make_task, ["easy", "hard"], 2, first_index=40)
+    assert [(t.stage, t.seed) for t in tasks] == [
+        ("easy", make_seed("train", 40)),
+        ("easy", make_seed("train", 41)),
+        ("hard", make_seed("train", 40)),
+        ("hard", make_seed("train", 41)),
+    ]
+
+
 async def test_the_task_gate_checks_each_task_once_and_reports_the_rejected():
     domain, rejected = WrongReference(), []
     gate = TaskGate({"echo": domain}, FakeProvider(), on_rejected=rejected.append)
@@ -221,11 +305,16 @@ async def test_the_task_gate_trusts_what_was_proven_before_the_run():
     assert gate.findings == ()
 
 
-async def test_a_spoilt_check_admits_nothing_and_is_not_kept():
+async def test_a_spoilt_check_is_no_verdict_and_is_not_kept():
     domain = FlakyBox()
-    gate = TaskGate({"echo": domain}, FakeProvider(), retries=0)
+    rejected = []
+    gate = TaskGate({"echo": domain}, FakeProvider(), retries=0, on_rejected=rejected.append)
     task = domain.make_task("easy", 1)
-    assert [await gate.admit(task) for _ in range(4)] == [False, False, True, True]
+    for _ in range(2):
+        with pytest.raises(InfrastructureError, match="spoilt by SandboxError: the box is dead"):
+            await gate.admit(task)
+    assert [await gate.admit(task) for _ in range(2)] == [True, True]
+    assert rejected == []
     (finding,) = gate.findings
     assert [t.status for t in finding.tasks] == [
         Status.INFRASTRUCTURE,
@@ -250,7 +339,7 @@ async def test_the_real_code_domain_is_sound_in_real_boxes():
     domain = load_domain("code_engineering")
     sandboxes = BubblewrapProvider(max_boxes=4)
     try:
-        tasks = make_gate_tasks(domain, domain.stages, 1)
+        tasks = make_gate_tasks(domain.make_task, domain.stages, 1)
         finding = await check_domain(domain, tasks, sandboxes, jobs=2)
     finally:
         await sandboxes.close()

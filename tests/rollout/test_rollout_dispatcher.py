@@ -69,7 +69,14 @@ async def _admit_all(task: Task) -> bool:
 
 
 def _dispatcher(
-    play: Play, *, steps: int = 10, staleness: int = 1, live: int = 16, admit: Admit = _admit_all
+    play: Play,
+    *,
+    steps: int = 10,
+    staleness: int = 1,
+    live: int = 16,
+    admit: Admit = _admit_all,
+    log: _Log | None = None,
+    session: int = 0,
 ) -> Dispatcher:
     return Dispatcher(
         play,
@@ -81,7 +88,8 @@ def _dispatcher(
         limits=DispatchLimits(
             group_size=4, groups_per_step=4, total_steps=steps, max_live_episodes=live
         ),
-        log=_Log(),
+        log=log or _Log(),
+        session=session,
     )
 
 
@@ -155,6 +163,48 @@ async def test_a_domain_without_a_sound_task_stops_the_run() -> None:
     await dispatcher.close()
 
 
+async def test_a_task_whose_check_was_spoilt_comes_again_and_is_not_rejected() -> None:
+    spoilt: list[tuple[str, int]] = []
+    played: set[tuple[str, int]] = set()
+
+    async def admit(task: Task) -> bool:
+        await asyncio.sleep(0)
+        key = (task.domain, task.seed)
+        if task.seed % 2 == 0 and key not in spoilt:
+            spoilt.append(key)
+            raise InfrastructureError("no box")
+        return True
+
+    async def play(task: Task, group: str, member: int, attempt: int) -> Trajectory:
+        played.add((task.domain, task.seed))
+        return _trajectory(task, group, member, _mixed(task, member, attempt))
+
+    log = _Log()
+    dispatcher = _dispatcher(play, admit=admit, log=log)
+    domains = await _train(dispatcher, 5)
+    assert abs(domains["a"] - 15) <= 2, "what is put back is still its domain's turn"
+    assert len(spoilt) >= 5 and set(spoilt[:-8]) <= played
+    assert not dispatcher.counts.rejected_tasks
+    assert dispatcher.counts.spoilt_checks.total() == len(spoilt)
+    events = [fields for kind, fields in log.events if kind == "check_spoilt"]
+    assert [(e["domain"], e["seed"]) for e in events] == spoilt
+    assert events[0]["reason"] == "no box"
+    assert not [kind for kind, _ in log.events if kind == "group_dropped"]
+
+
+async def test_checks_that_are_always_spoilt_stop_the_run_with_their_reason() -> None:
+    async def admit(task: Task) -> bool:
+        await asyncio.sleep(0)
+        raise InfrastructureError("no box")
+
+    dispatcher = _dispatcher(_player(_mixed), admit=admit)
+    with pytest.raises(InfrastructureError, match=r"24 checks of tasks in a row.*no box"):
+        await asyncio.wait_for(dispatcher.next_groups(), 10)
+    state = dispatcher.to_state()
+    await dispatcher.close()
+    assert state["pending"], "what was put back is played after a resume"
+
+
 async def test_flat_groups_are_replaced_up_to_the_bound_then_accepted() -> None:
     dispatcher = _dispatcher(_player(lambda t, m, a: Outcome.SOLVED))
     domains = await _train(dispatcher, 3)
@@ -215,3 +265,23 @@ async def test_resume_plays_what_was_under_way_again() -> None:
     replayed = await second.next_groups()
     await second.close()
     assert {(g.domain, g.trajectories[0].task_seed) for g in replayed} <= pending
+
+
+async def test_a_group_played_again_after_a_resume_has_an_id_of_its_own() -> None:
+    logs = [_Log() for _ in range(3)]
+    state = None
+    for session, log in enumerate(logs):
+        dispatcher = _dispatcher(_player(_mixed), log=log, session=session)
+        if state is not None:
+            dispatcher.restore(state)
+        dispatcher.set_version(0)
+        state = dispatcher.to_state()  # as if killed before anything of it was trained
+        await dispatcher.next_groups()
+        await dispatcher.close()
+    ids = [t.id for log in logs for t in log.trajectories]
+    tasks = [{(t.domain, t.task_seed) for t in log.trajectories} for log in logs]
+    assert tasks[0] & tasks[1] & tasks[2], "no task was played again"
+    assert len(set(ids)) == len(ids)
+    assert {t.group_id for t in logs[2].trajectories} == {
+        f"{t.domain}-{t.task_seed}.r2" for t in logs[2].trajectories
+    }

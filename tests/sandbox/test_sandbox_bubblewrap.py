@@ -216,8 +216,8 @@ async def test_a_cancelled_exec_leaves_nothing_running(box: BubblewrapSandbox) -
 
 
 async def test_a_cancelled_create_leaves_nothing(tmp_path: Path) -> None:
-    provider = BubblewrapProvider(2, scratch=tmp_path)
     fds = count_fds()
+    provider = BubblewrapProvider(2, scratch=tmp_path)
     for delay_s in (0, 0, 0.001, 0.003, 0.005, 0.01):
         task = asyncio.create_task(provider.create(BASE))
         await asyncio.sleep(delay_s)
@@ -275,7 +275,7 @@ async def test_fifty_boxes_leak_nothing(provider: BubblewrapProvider, tmp_path: 
     await asyncio.sleep(0.05)
     assert count_fds() == fds
     (scratch,) = list_names(tmp_path)
-    assert list_names(tmp_path / scratch) == ["etc"]
+    assert list_names(tmp_path / scratch) == ["etc", "lock"]
 
 
 async def test_many_commands_leave_no_zombies_and_no_files(
@@ -310,8 +310,8 @@ async def test_unknown_image_and_bad_bound(provider: BubblewrapProvider) -> None
 
 @pytest.mark.parametrize("program", ["/bin/false", "/no/such/program"])
 async def test_a_box_that_cannot_be_made_is_an_error(tmp_path: Path, program: str) -> None:
-    provider = BubblewrapProvider(1, program=Path(program), scratch=tmp_path)
     fds = count_fds()
+    provider = BubblewrapProvider(1, program=Path(program), scratch=tmp_path)
     for _ in range(2):
         with pytest.raises(SandboxError, match="bubblewrap could not"):
             await provider.create(BASE)

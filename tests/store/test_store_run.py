@@ -14,6 +14,7 @@ from limosa.store.run import (
     find_checkpoint,
     iterate_trajectories,
     read_events,
+    read_report,
     read_state,
 )
 
@@ -185,6 +186,41 @@ def test_a_dangling_pointer_falls_back_to_the_highest_step(tmp_path):
         checkpoints = run.path / "checkpoints"
         (checkpoints / "step-10").rename(checkpoints / ".step-10.replaced")
         assert find_checkpoint(run.path) == checkpoints / "step-9"
+
+
+def test_opening_undoes_a_publication_that_was_cut_short(tmp_path):
+    with RunFolder.create(tmp_path, "first", CONFIG) as run:
+        for step in (9, 10):
+            (run.prepare_checkpoint(step) / "weights").write_text(f"old {step}")
+            run.publish_checkpoint(step)
+        checkpoints = run.path / "checkpoints"
+        (checkpoints / "step-10").rename(checkpoints / ".step-10.replaced")
+        (checkpoints / ".step-9.replaced").mkdir()  # here only the clearing away was left
+    with RunFolder.open(run.path):
+        assert find_checkpoint(run.path) == checkpoints / "step-10"
+    assert (checkpoints / "latest" / "weights").read_text() == "old 10"
+    assert sorted(p.name for p in checkpoints.iterdir()) == ["latest", "step-10", "step-9"]
+    assert [(e["kind"], e["step"]) for e in read_events(run.path).lines] == [
+        ("checkpoint_put_back", 10)
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"version": 1', "[1]", "7", b"\xff\xfe{}"])
+def test_damaged_state_is_a_user_error_that_names_the_file(tmp_path, text):
+    with RunFolder.create(tmp_path, "first", CONFIG) as run:
+        data = text if isinstance(text, bytes) else text.encode()
+        (run.path / "state.json").write_bytes(data)
+        with pytest.raises(UserError, match=r"first/state\.json .*\nhint: .*limosa train"):
+            read_state(run.path)
+
+
+def test_a_report_that_cannot_be_read_is_none(tmp_path):
+    with RunFolder.create(tmp_path, "first", CONFIG) as run:
+        assert read_report(run.path) is None
+        run.write_report({"name": "first"})
+        assert read_report(run.path) == {"name": "first"}
+        (run.path / "report.json").write_text('{"name"')
+        assert read_report(run.path) is None
 
 
 def test_state_is_replaced_whole(tmp_path):

@@ -204,6 +204,14 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path) -> None:
     assert json.loads(out)["policy_version"] == state["version"] + 2
     steps = [e["step"] for e in read_events(path).lines if e["kind"] == "step"]
     assert steps == list(range(1, state["version"] + 3))
+    ids = [t.id for t in read_trajectories(path, "train")]
+    assert len(set(ids)) == len(ids), "a group played again after the resume took its old id"
+    assert any(".r1/" in name for name in ids)
+    # A finished run has nothing left to do.
+    events = (path / "events.jsonl").read_bytes()
+    code, again, err = run(tmp_path, "--resume", str(path))
+    assert (code, json.loads(again)) == (0, json.loads(out)), err
+    assert "the run is finished" in err and (path / "events.jsonl").read_bytes() == events
 
 
 def test_killed_sandboxes_enter_nothing(tmp_path: Path) -> None:
@@ -227,6 +235,8 @@ def test_killed_sandboxes_enter_nothing(tmp_path: Path) -> None:
     invalid = {name for name, t in episodes.items() if not t.is_valid}
     assert invalid, "no episode met a killed box"
     assert all("SandboxError" in episodes[name].error for name in invalid)
+    rejected = [e for e in read_events(path).lines if e["kind"] == "task_rejected"]
+    assert not rejected, "a killed box is nothing against a task"
     steps = [e for e in read_events(path).lines if e["kind"] == "step"]
     trained = {name for e in steps for name in e["trained"]}
     assert trained and not trained & invalid

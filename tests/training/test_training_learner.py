@@ -57,6 +57,34 @@ def test_update_equals_the_slow_reference(tiny_model, play_group, microbatch_tok
     assert metrics["clip_fraction"] > 0
 
 
+@pytest.mark.parametrize(("loss", "is_held_twice"), [("cispo", False), ("dapo", True)])
+def test_a_loss_that_truncates_the_importance_is_not_truncated_again(
+    tiny_model, play_group, loss, is_held_twice
+):
+    sampler = copy.deepcopy(tiny_model)
+    with torch.no_grad():
+        for parameter in sampler.parameters():
+            parameter.mul_(1.1)
+    groups = [play_group(sampler, 1)]
+    low, high = (
+        make_learner(tiny_model, loss=loss, importance_cap=cap).step(groups) for cap in (1.05, 1e9)
+    )
+    assert low.metrics["importance"] < high.metrics["importance"]
+    assert (low.metrics["loss"] != high.metrics["loss"]) == is_held_twice
+    assert (low.checksum != high.checksum) == is_held_twice
+
+
+def test_a_constant_divisor_is_no_larger_than_the_models_context(tiny_model, play_group):
+    groups = [play_group(tiny_model, 1)]
+    asked, known = (
+        make_learner(tiny_model, loss="dr_grpo", context_window=tokens).step(groups).metrics
+        for tokens in (1_000_000, tiny_model.config.max_position_embeddings)
+    )
+    assert asked["grad_norm"] == known["grad_norm"] > 1e-4
+    half = make_learner(tiny_model, loss="dr_grpo", context_window=1024).step(groups).metrics
+    assert half["grad_norm"] == pytest.approx(2 * known["grad_norm"], rel=1e-4)
+
+
 def test_fresh_samples_have_unit_importance_and_no_divergence(tiny_model, play_group):
     metrics = make_learner(tiny_model).step([play_group(tiny_model, 1, temperature=1.3)]).metrics
     assert metrics["importance"] == pytest.approx(1.0, abs=1e-5)
@@ -81,7 +109,7 @@ def test_learning_raises_the_reward(tiny_model, play_group, loss):
             play_group(learner.model, 10 * step + i, version=learner.version, score=score)
             for i in range(3)
         ]
-        rewards.append(learner.step(groups).metrics["reward/maze"])
+        rewards.append(learner.step(groups).metrics["reward_trained/maze"])
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2
 
 
@@ -91,7 +119,7 @@ def test_flat_groups_change_nothing_and_are_counted(tiny_model, play_group):
     stats = learner.step([play_group(tiny_model, 1, score=lambda ids: 1.0)])
     assert stats.version == 1
     assert stats.metrics["skipped_no_signal"] == 1
-    assert stats.metrics["reward/maze"] == 1.0
+    assert stats.metrics["reward_trained/maze"] == 1.0
     assert all(torch.equal(before[name], t) for name, t in learner.model.state_dict().items())
 
 

@@ -43,8 +43,9 @@ def compute_loss(name, clip, kl_coefficient=0.0, cap=math.inf):
     advantages = torch.tensor(REFERENCE["adv"])[sequence]
     tokens = SampledTokens(logprobs[MASK], flatten("old_logp"), advantages, sequence)
     terms = LOSSES[name].terms(tokens, clip).losses_T
-    factor, _ = truncate_importance(tokens.logprobs_T, tokens.behaviour_T, cap)
-    terms = terms * factor
+    if not LOSSES[name].holds_importance:
+        factor, _ = truncate_importance(tokens.logprobs_T, tokens.behaviour_T, cap)
+        terms = terms * factor
     if kl_coefficient:
         kl = estimate_kl(tokens.logprobs_T, flatten("ref_logp"), "k3")
         terms = terms + kl_coefficient * kl
@@ -89,6 +90,18 @@ def test_importance_cap_truncates_only_large_ratios():
     same = torch.ones_like(MASK)
     same[3, 0] = False
     assert torch.equal(plain[same], capped[same])
+
+
+def test_only_cispo_bounds_every_importance_by_itself():
+    assert [name for name, loss in LOSSES.items() if loss.holds_importance] == ["cispo"]
+    # A ratio far above the bound, with an advantage of either sign: the weight is the bound.
+    logprobs = torch.tensor([-1.0, -1.0], requires_grad=True)
+    tokens = SampledTokens(
+        logprobs, torch.tensor([-9.0, -9.0]), torch.tensor([1.0, -1.0]), torch.tensor([0, 1])
+    )
+    LOSSES["cispo"].terms(tokens, HIGHER).losses_T.sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx([-1.28, 1.28])
 
 
 def test_kl_estimators_against_the_exact_divergence():

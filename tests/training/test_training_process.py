@@ -128,34 +128,93 @@ async def test_the_loop_stops_between_updates(tiny_model):
 
 
 PARENT = """
-import asyncio, sys, time
+import asyncio, os, signal, sys, threading, time
 from limosa.base.config import DomainConfig, RlConfig
 from limosa.training.process import LearnerProcess, LearnerSpec
 
-async def main():
-    spec = LearnerSpec(sys.argv[1], RlConfig(), (DomainConfig(name="maze"),))
+kept = []
+
+def pester():
+    for _ in range(100):
+        os.killpg(0, signal.SIGINT)
+        os.killpg(0, signal.SIGTERM)
+        time.sleep(0.02)
+
+async def main(folder, what):
+    if what == "pester":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        pesterer = threading.Thread(target=pester)
+        pesterer.start()
+    spec = LearnerSpec(folder, RlConfig(), (DomainConfig(name="maze"),))
     learner, _ = await LearnerProcess.start(spec)
+    kept.append(learner)
     print(learner.process_id, flush=True)
-    time.sleep(60)
+    if what == "pester":
+        pesterer.join()
+        await learner.save(folder + "-saved")
+        await learner.close()
+        print("closed", flush=True)
+    if what == "sleep":
+        time.sleep(60)
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_a_child_dies_with_its_parent(tiny_folder, tmp_path):
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT, encoding="utf-8")
-    command = [sys.executable, str(script), str(tiny_folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+@pytest.fixture
+def start_parent(tiny_folder, tmp_path):
+    """Starts a program that has a learner, with a group and a folder for temporary files."""
+    started = []
+
+    def start(what):
+        script = tmp_path / "parent.py"
+        script.write_text(PARENT, encoding="utf-8")
+        (tmp_path / "temporary").mkdir()
+        parent = subprocess.Popen(
+            [sys.executable, str(script), str(tiny_folder), what],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+        )
+        started.append(parent)
         assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        os.kill(child, 0)
+        return parent, int(parent.stdout.readline())
+
+    yield start
+    for parent in started:
         parent.kill()
+        parent.communicate()
+
+
+def test_a_child_dies_with_its_parent_and_leaves_no_file(start_parent, tmp_path):
+    parent, child = start_parent("sleep")
+    assert is_running(child)
+    parent.kill()
+    wait_gone(child)
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_signals_to_the_whole_group_are_the_parents_alone(start_parent):
+    parent, child = start_parent("pester")
+    out, _ = parent.communicate(timeout=30)
+    assert (parent.returncode, out) == (0, "closed\n")
+    wait_gone(child)
+
+
+def test_a_parent_that_ends_without_closing_does_not_hang(start_parent):
+    parent, child = start_parent("end")
+    assert parent.wait(timeout=10) == 0
+    wait_gone(child)
+
+
+def wait_gone(process_id):
     deadline = time.monotonic() + 5.0
-    while is_running(child) and time.monotonic() < deadline:
+    while is_running(process_id) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not is_running(child)
+    assert not is_running(process_id)
 
 
 def is_running(process_id):

@@ -26,7 +26,7 @@ class Patience:
     """How long infrastructure may take before it counts as failed. Units: seconds.
 
     `reply_s` is long: a large model on a few cores, with many conversations beside this one, is
-    slow and not broken. The model's own bound is `task.limits.timeout_s`, over the whole episode.
+    slow and not broken. A reply's own bound is in tokens; `task.limits.timeout_s` bounds the tools.
     """
 
     start_s: float = 120.0
@@ -61,11 +61,18 @@ class Episode:
     environment_version: str
 
 
+class OutOfPatience(InfrastructureError):
+    """An environment's work reached its bound: of our patience, or for a call of the episode."""
+
+
 @dataclass(slots=True)
 class _Log:
+    """What has happened so far; `spent_s` is the time that tool calls took."""
+
     messages: list[Message] = field(default_factory=list)
     events: list[ToolEvent] = field(default_factory=list)
     turns: int = 0
+    spent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ async def run_episode(
 
     Infrastructure trouble of any kind ends `invalid`, without a reward. An episode without a final
     answer is not verified: its reward is 0. What is raised is a bug of ours or the user's to mend.
+    The episode's clock runs during tool calls only: a slow sampler is never the policy's failure.
 
     Raises: UserError from the environment's start (an unknown image, say), AssertionError.
     """
@@ -127,66 +135,73 @@ async def _play(
     )
     log.messages.extend(opening)
     policy.begin(opening, environment.tools)
-    deadline_s = clock() + limits.timeout_s
-    late = _Ending(Outcome.TIMED_OUT, error=f"the episode took longer than {limits.timeout_s:g} s")
-    while clock() < deadline_s:
+    while True:
         try:
-            reply = await _await_reply(policy, deadline_s, patience, clock)
+            reply = await _await_reply(policy, patience)
         except OutOfRoom as stop:
             if stop.reply is not None:
                 log.turns += 1
                 log.messages.append(_to_message(stop.reply))
             return _Ending(Outcome.TRUNCATED, error=stop.reason)
-        if reply is None:
-            return late
         log.turns += 1
         log.messages.append(_to_message(reply))
         if not reply.calls:
             return await _judge(environment, reply.content, patience)
         if log.turns >= limits.max_turns:  # nobody would read these results
             return _Ending(Outcome.TRUNCATED, error=f"no answer within {limits.max_turns} turns")
-        policy.observe([await _run_call(environment, c, log, patience, clock) for c in reply.calls])
-    return late
+        results = []
+        for call in reply.calls:
+            result = await _run_call(environment, call, limits.timeout_s, log, patience, clock)
+            if result is None:
+                error = f"the tool calls took longer than {limits.timeout_s:g} s in all"
+                return _Ending(Outcome.TIMED_OUT, error=error)
+            results.append(result)
+        policy.observe(results)
 
 
-async def _await_reply(
-    policy: Policy, deadline_s: float, patience: Patience, clock: Clock
-) -> ParsedReply | None:
-    """The next reply, or None where the episode's time is up.
-
-    One reply is bounded in tokens, so one that hangs on its own is the engine's failure.
-    """
-    bound_s = clock() + patience.reply_s
+async def _await_reply(policy: Policy, patience: Patience) -> ParsedReply:
+    """The next reply. One is bounded in tokens, so one that hangs is the engine's failure."""
     try:
-        async with asyncio.timeout_at(min(deadline_s, bound_s)) as scope:
+        async with asyncio.timeout(patience.reply_s) as scope:
             return await policy.reply()
     except OSError as error:  # TimeoutError is one
-        if not scope.expired():
-            raise EngineError(f"the engine failed: {type(error).__name__}: {error}") from error
-    if deadline_s <= bound_s:
-        return None
-    raise EngineError(f"a reply took longer than {patience.reply_s:g} s")
+        if scope.expired():
+            raise EngineError(f"a reply took longer than {patience.reply_s:g} s") from error
+        raise EngineError(f"the engine failed: {type(error).__name__}: {error}") from error
 
 
 async def _run_call(
     environment: Environment,
     call: ToolCall | MalformedCall,
+    timeout_s: float,
     log: _Log,
     patience: Patience,
     clock: Clock,
-) -> ToolResult:
-    started_s = clock()
+) -> ToolResult | None:
+    """The result of one call, or None where the episode's time ran out before it came."""
     if isinstance(call, MalformedCall):
         result = ToolResult(f"error: {call.reason}", is_error=True)
-        event = ToolEvent(log.turns, "", {"text": call.text}, result.content, True, 0.0)
-    else:
-        work = environment.call(call)
-        result = await _await_environment(work, patience.call_s, f"tool {call.name!r}")
-        wall_s = clock() - started_s
-        event = ToolEvent(
-            log.turns, call.name, call.arguments, result.content, result.is_error, wall_s
-        )
-    log.events.append(event)
+        log.events.append(ToolEvent(log.turns, "", {"text": call.text}, result.content, True, 0.0))
+        log.messages.append(Message("tool", result.content))
+        return result
+    started_s = clock()
+    room_s = timeout_s - log.spent_s
+    bound_s = min(room_s, patience.call_s)
+    is_late = False
+    try:
+        result = await _await_environment(environment.call(call), bound_s, f"tool {call.name!r}")
+    except OutOfPatience:
+        if bound_s < room_s:
+            raise
+        is_late = True
+        result = ToolResult("error: the episode's time ran out", is_error=True)
+    wall_s = clock() - started_s
+    log.spent_s += wall_s
+    log.events.append(
+        ToolEvent(log.turns, call.name, call.arguments, result.content, result.is_error, wall_s)
+    )
+    if is_late or log.spent_s >= timeout_s:  # the event tells which call it was; no policy reads it
+        return None
     log.messages.append(Message("tool", result.content))
     return result
 
@@ -217,7 +232,7 @@ async def _await_environment(
         raise
     except Exception as error:
         if scope.expired():
-            raise InfrastructureError(f"{what} took longer than {bound_s:g} s") from error
+            raise OutOfPatience(f"{what} took longer than {bound_s:g} s") from error
         raise InfrastructureError(f"{what} crashed: {type(error).__name__}: {error}") from error
     except asyncio.CancelledError as error:
         current = asyncio.current_task()

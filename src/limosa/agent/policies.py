@@ -140,18 +140,70 @@ class ModelPolicy:
         self._stopped = generation.finish_reason == "stop"
 
 
-class ScriptPolicy:
-    """Plays a script: reference solutions, demonstrations, quality checks. No tokenizer needed."""
+class ScriptBudget:
+    """Counts what a script's conversation costs a model in tokens, by `ModelPolicy`'s bounds.
 
-    def __init__(self, script: Script) -> None:
+    Units: tokens, stop ids included. Counting goes on past a bound, so that the finding
+    says how much would be needed.
+    """
+
+    def __init__(self, chat: Chat, task: Task, *, context_window: int) -> None:
+        self._chat = chat
+        self._max_new_tokens = task.limits.max_new_tokens
+        self._max_total_tokens = min(context_window, task.limits.max_total_tokens)
+        self._total_tokens = 0
+        self._longest_reply_tokens = 0
+
+    def add_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
+        """Count the opening."""
+        self._total_tokens += len(self._chat.encode_prompt(messages, tools))
+
+    def add_reply(self, message: Message) -> None:
+        """Count a reply."""
+        count = len(self._chat.encode_reply(message))
+        self._total_tokens += count
+        # A call that is cut just behind its end is run all the same, see `ModelPolicy.reply`.
+        said = count - 1 if message.tool_calls else count
+        self._longest_reply_tokens = max(self._longest_reply_tokens, said)
+
+    def add_results(self, results: Sequence[ToolResult]) -> None:
+        """Count the results of the last reply's calls."""
+        self._total_tokens += len(self._chat.encode_results(results, stopped=True))
+
+    def find_excess(self) -> str:
+        """What does not fit, empty where all does."""
+        if self._total_tokens > self._max_total_tokens:
+            return f"it needs {self._total_tokens} tokens, at most {self._max_total_tokens} fit"
+        if self._longest_reply_tokens > self._max_new_tokens:
+            return (
+                f"it needs {self._longest_reply_tokens} tokens for one reply, at most "
+                f"{self._max_new_tokens} fit"
+            )
+        return ""
+
+
+class ScriptPolicy:
+    """Plays a script: reference solutions, demonstrations, quality checks.
+
+    With a `budget`, a script that a model could not have said within its tokens is out of room at
+    its final answer; without one no tokenizer is needed.
+    """
+
+    def __init__(self, script: Script, budget: ScriptBudget | None = None) -> None:
         self._script = script
+        self._budget = budget
         self._results: list[ToolResult] | None = None
 
     def begin(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
-        """A script knows its task; nothing to take."""
+        """Count the opening; a script knows its task."""
+        if self._budget is not None:
+            self._budget.add_prompt(messages, tools)
 
     async def reply(self) -> ParsedReply:
-        """The script's next message. Raises: OutOfRoom where the script has ended."""
+        """The script's next message.
+
+        Raises: OutOfRoom where the script has ended, or its answer comes at too many tokens.
+        """
         try:
             if self._results is None:
                 message = next(self._script)
@@ -160,11 +212,19 @@ class ScriptPolicy:
         except StopIteration:
             raise OutOfRoom("the script ended without a final answer") from None
         self._results = []
-        return ParsedReply(message.content, message.tool_calls)
+        reply = ParsedReply(message.content, message.tool_calls)
+        if self._budget is not None:
+            self._budget.add_reply(message)
+            excess = "" if message.tool_calls else self._budget.find_excess()
+            if excess:
+                raise OutOfRoom(excess, reply)
+        return reply
 
     def observe(self, results: Sequence[ToolResult]) -> None:
         """Keep the results for the script's next step."""
         self._results = list(results)
+        if self._budget is not None:
+            self._budget.add_results(results)
 
     def end(self) -> None:
         """Close the script."""

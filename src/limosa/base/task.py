@@ -14,7 +14,11 @@ SPLIT_OFFSETS: Mapping[Split, int] = {"train": 0, "eval": 1_000_000_000, "demo":
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one episode. Units: turns, tokens, seconds."""
+    """Bounds of one episode. Units: turns, tokens, seconds.
+
+    `timeout_s` bounds the time of all tool calls together: neither the environment's start nor
+    waiting for a reply counts, so how fast a sampler is decides no reward.
+    """
 
     max_turns: int = 12
     max_new_tokens: int = 96

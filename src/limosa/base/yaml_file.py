@@ -32,6 +32,7 @@ EXPECTED = {
     "float_parsing": "a number",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
+    "too_short": "a list with at least {min_length} in it",
 }
 
 
@@ -130,11 +131,23 @@ def _to_config_error(
         hint = f"add {key!r}; see {example}"
     else:
         what = f"{path}: {key} is {_brief(first['input'])}, {_describe_expected(findings)}"
-        hint = f"give {key} a value as described, or leave the key out for its default"
+        way_out = f"see {example}"
+        if _has_default(schema, first["loc"]):
+            way_out = "or leave the key out for its default"
+        hint = f"give {key} a value as described, {way_out}"
     others = list(faults)[1:]
     if others:
         what += f" (and {len(others)} more: {', '.join(others)})"
     return ConfigError(what, hint=hint)
+
+
+def _has_default(schema: type[BaseModel], location: Location) -> bool:
+    """Whether what a finding is about may be left out of the file; an item of a list may not."""
+    parts, _ = _follow(schema, location)
+    if not parts or isinstance(parts[-1], int):
+        return False
+    _, section = _follow(schema, parts[:-1])
+    return not section.model_fields[parts[-1]].is_required()
 
 
 def _follow(schema: type[BaseModel], location: Location) -> tuple[Location, type[BaseModel]]:
@@ -164,7 +177,9 @@ def _describe_expected(findings: Sequence[ErrorDetails]) -> str:
     texts = []
     for finding in findings:
         message = finding["msg"].removeprefix("Input should be ")
-        texts.append(EXPECTED.get(finding["type"], message[:1].lower() + message[1:]))
+        known = EXPECTED.get(finding["type"])
+        text = known.format_map(finding.get("ctx", {})) if known else None
+        texts.append(text or message[:1].lower() + message[1:])
     return f"expected {' or '.join(dict.fromkeys(texts))}"
 
 

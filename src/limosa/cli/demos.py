@@ -25,6 +25,7 @@ from limosa.base.messages import Message, ToolSpec
 from limosa.base.task import make_seed
 from limosa.base.trajectory import Outcome
 from limosa.base.yaml_file import name_nearest
+from limosa.cli.outputs import require_file
 from limosa.cli.progress import Reporter
 from limosa.domains.table import load_domain
 from limosa.sandbox.bubblewrap import BubblewrapProvider
@@ -50,7 +51,7 @@ class Recipe:
     jobs: int
 
 
-@click.command()
+@click.command(short_help="Play demonstrations and write them as conversations.")
 @click.option("--domain", "counts", multiple=True, required=True, metavar="NAME=COUNT")
 @click.option("--stages", "stages", multiple=True, metavar="NAME=STAGE,...", help="Default: all.")
 @click.option(
@@ -87,6 +88,7 @@ def demos(
       limosa demos --domain code_engineering=50 --stages code_engineering=easy,medium --out easy.jsonl
     """  # noqa: E501  (an example stands on one line)
     plan = make_plan(counts, stages, first)
+    require_file(out, "--out")
     reporter = Reporter()
     with reporter.live():
         summary = asyncio.run(_write(plan, Recipe(demonstrator, seed, jobs), out, reporter))

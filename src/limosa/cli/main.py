@@ -11,6 +11,7 @@ import click
 
 from limosa import __version__
 from limosa.base.errors import LimosaError, UserError
+from limosa.base.yaml_file import name_nearest
 
 COMMANDS = {
     "train": "limosa.cli.train:train",
@@ -38,6 +39,15 @@ class CommandTable(click.Group):
         assert isinstance(command, click.Command), f"{COMMANDS[cmd_name]} is no command"
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments begin with; a wrong name is told the nearest one."""
+        if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            hint = f"commands: {', '.join(COMMANDS)}{name_nearest(args[0], COMMANDS)}"
+            raise UserError(f"no such command {args[0]!r}", hint=hint)
+        return super().resolve_command(ctx, args)
+
 
 @click.command(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="limosa")
@@ -53,7 +63,10 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; errors that Limosa raises on purpose print without a traceback."""
+    """Run the command line; errors that Limosa raises on purpose print without a traceback.
+
+    A reader of our output that has gone (`| head`) is click's matter: it ends in silence.
+    """
     try:
         cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -68,7 +81,3 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output (`| head`) has gone: nobody is left to tell.
-        sys.stderr.close()
-        sys.exit(1)

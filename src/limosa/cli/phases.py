@@ -1,38 +1,55 @@
 """The phases of `limosa train`: gate, evaluation, training, evaluation.
 
-Each takes the `Session` and returns plain results; `cli/train.py` strings them together and
-`cli/session.py` owns what is live. What a resumed run needs is written at each checkpoint.
+Each takes the `Session` and returns plain results; `cli/training_run.py` strings them together,
+and `cli/session.py` owns what is live. What a resumed run needs is written at each checkpoint.
 """
 
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from limosa.base.errors import LearnerError
 from limosa.base.interfaces import Learner, StepStats
-from limosa.base.task import Task, make_seed
+from limosa.base.task import Task
 from limosa.base.trajectory import Group, Trajectory
 from limosa.cli.session import Session
 from limosa.evaluation.run import evaluate
 from limosa.evaluation.tasks import make_eval_tasks
-from limosa.quality.finding import DomainFinding
-from limosa.quality.gate import TaskGate, apply_gate, check_domain
+from limosa.quality.finding import DomainFinding, Status, TaskFinding
+from limosa.quality.gate import TaskGate, apply_gate, check_domain, make_gate_tasks
 from limosa.rollout.admission import Admission
 from limosa.rollout.curriculum import Curriculum
 from limosa.rollout.dispatcher import Dispatcher, DispatchLimits
 from limosa.rollout.mixture import Mixture
+from limosa.store.run import make_state_error, read_state
 from limosa.training.rl import run_rl
 
 GATE_JOBS = 8
+LAST_PHASE = "eval_after"
+# What a state file may hold for each field of `Progress`.
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "version": (int,),
+    "resumes": (int,),
+    "wall_s": (int, float),
+    "phases": (dict,),
+    "findings": (list,),
+    "dispatcher": (dict, type(None)),
+    "done": (list,),
+}
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a run has behind it; `to_json` is its state file."""
+    """What a run has behind it; `to_json` is its state file.
+
+    `resumes` counts how often the run was gone on with.
+    """
 
     version: int = 0
+    resumes: int = 0
     wall_s: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
     findings: list[dict[str, Any]] = field(default_factory=list)
@@ -43,6 +60,7 @@ class Progress:
         """Plain JSON values."""
         return {
             "version": self.version,
+            "resumes": self.resumes,
             "wall_s": self.wall_s,
             "phases": self.phases,
             "findings": self.findings,
@@ -50,24 +68,56 @@ class Progress:
             "done": self.done,
         }
 
+    @property
+    def is_complete(self) -> bool:
+        """True where only the report may be missing."""
+        return LAST_PHASE in self.done
+
+
+def read_progress(run: Path) -> Progress | None:
+    """What a run's state file says, or None where it has none. Raises: UserError for damage."""
+    state = read_state(run)
+    if state is None:
+        return None
+    odd = sorted(state.keys() ^ KINDS.keys())
+    if odd:
+        verb = "lacks" if odd[0] in KINDS else "holds"
+        raise make_state_error(run, f"{verb} the key {odd[0]!r}, expected {', '.join(KINDS)}")
+    for key, value in state.items():
+        if not isinstance(value, KINDS[key]):
+            expected = " or ".join(kind.__name__ for kind in KINDS[key])
+            raise make_state_error(run, f"{key!r} is {value!r:.80}, expected {expected}")
+    return Progress(**state)
+
+
+def find_first_index(seed: int) -> int:
+    """Where in the range of training tasks a run's own begin: a million apart for each seed."""
+    return seed * 1_000_003 % 500_000_000
+
 
 async def run_gate(session: Session) -> list[DomainFinding]:
-    """Prove a sample of every domain and stage. Raises: UserError where a domain has no sound task.
+    """Prove a sample of every domain and stage: the first of the run's own training tasks.
 
-    The sample is drawn from the range of the training tasks: the first of each stage.
+    Raises: UserError where a stage has no sound task, InfrastructureError where none could be
+    checked. What was found out is in the run's events by then.
     """
-    count = session.config.quality.tasks_per_stage
     tasks = {
-        name: [
-            session.make_task(name, stage, make_seed("train", index))
-            for stage in session.get_stages(name)
-            for index in range(count)
-        ]
+        name: make_gate_tasks(
+            functools.partial(session.make_task, name),
+            session.get_stages(name),
+            session.config.quality.tasks_per_stage,
+            first_index=find_first_index(session.config.seed),
+        )
         for name in session.domains
     }
     total = sum(len(t) for t in tasks.values())
     findings = []
     with session.reporter.phase("quality gate", total, "tasks") as phase:
+
+        def on_progress(finding: TaskFinding) -> None:
+            log_finding(session, finding)
+            phase.advance()
+
         for name, domain in session.domains.items():
             findings.append(
                 await check_domain(
@@ -75,11 +125,37 @@ async def run_gate(session: Session) -> list[DomainFinding]:
                     tasks[name],
                     session.sandboxes,
                     jobs=GATE_JOBS,
-                    on_progress=lambda finding: phase.advance(),
+                    play_script=session.play_script,
+                    on_progress=on_progress,
                 )
             )
     apply_gate(findings, session.config.quality.max_unsound_ratio)
     return findings
+
+
+def log_finding(session: Session, finding: TaskFinding) -> None:
+    """Record a task that is left out, and apart from these one that could not be checked."""
+    if finding.status is Status.UNSOUND:
+        session.folder.append("task_rejected", **asdict(finding))
+    elif finding.status is Status.INFRASTRUCTURE:
+        session.folder.append(
+            "check_spoilt",
+            domain=finding.domain,
+            stage=finding.stage,
+            seed=finding.seed,
+            reason=finding.reason,
+        )
+
+
+def make_task_gate(session: Session, known: Sequence[DomainFinding]) -> TaskGate:
+    """The gate that each task passes before it is trained on; `known` are proven already."""
+    return TaskGate(
+        session.domains,
+        session.sandboxes,
+        play_script=session.play_script,
+        on_rejected=functools.partial(log_finding, session),
+        known=known,
+    )
 
 
 async def run_evaluation(session: Session, name: str) -> list[Trajectory]:
@@ -124,16 +200,16 @@ async def run_evaluation(session: Session, name: str) -> list[Trajectory]:
 
 
 def make_dispatcher(session: Session, gate: TaskGate, progress: Progress) -> Dispatcher:
-    """The actor of a run, at the state that `progress` holds."""
+    """The actor of a run, at the state that `progress` holds. Raises: UserError for damage."""
     config = session.config
-    first_index = config.seed * 1_000_003 % 500_000_000
+    most_groups = max(1, session.max_live_episodes // config.rl.group_size)
     dispatcher = Dispatcher(
         functools.partial(session.play, temperature=config.rl.temperature),
         session.make_task,
         gate.admit,
         mixture=Mixture(config.ratios),
         curricula={
-            name: Curriculum(session.get_stages(name), first_index=first_index)
+            name: Curriculum(session.get_stages(name), first_index=find_first_index(config.seed))
             for name in session.domains
         },
         admission=Admission(
@@ -146,13 +222,19 @@ def make_dispatcher(session: Session, gate: TaskGate, progress: Progress) -> Dis
             groups_per_step=config.rl.groups_per_step,
             total_steps=config.rl.steps,
             max_live_episodes=session.max_live_episodes,
-            # One failure of the engine spoils every live episode: that alone must not end a run.
+            # One failure of engine or boxes spoils all that is live: that must not end a run.
             max_invalid_in_a_row=3 * max(64, session.max_live_episodes),
+            max_spoilt_in_a_row=3 * max(8, most_groups),
         ),
         log=session.folder,
+        session=progress.resumes,
     )
     if progress.dispatcher is not None:
-        dispatcher.restore(progress.dispatcher)
+        try:
+            dispatcher.restore(progress.dispatcher)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            what = f"holds no state of a dispatcher: {type(error).__name__}: {error}"
+            raise make_state_error(session.folder.path, what) from None
     return dispatcher
 
 
@@ -167,9 +249,8 @@ async def run_training(
 ) -> None:
     """Reinforcement learning from `progress.version` to the last update, or until told to stop."""
     config = session.config
-    bar = session.reporter.phase("training", config.rl.steps, "updates")
+    bar = session.reporter.phase("training", config.rl.steps, "updates", done=progress.version)
     with bar as phase:
-        phase.advance(progress.version)
         reached = progress.version
 
         async def on_step(step: int, stats: StepStats, groups: Sequence[Group]) -> None:

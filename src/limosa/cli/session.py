@@ -11,27 +11,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from limosa.agent.loop import run_episode
-from limosa.agent.policies import ModelPolicy
+from limosa.agent.loop import Episode, run_episode
+from limosa.agent.policies import ModelPolicy, ScriptBudget, ScriptPolicy
 from limosa.agent.record import to_trajectory
 from limosa.base.config import DomainConfig, RunConfig
-from limosa.base.interfaces import Chat, Domain
+from limosa.base.interfaces import Chat, Domain, Environment, Script
 from limosa.base.task import Task
 from limosa.base.trajectory import Trajectory
+from limosa.cli.limits import MAX_LIVE_EPISODES
 from limosa.cli.progress import Reporter
 from limosa.domains.table import load_domain
 from limosa.inference.engine import Engine
-from limosa.models.weights import load_model
+from limosa.models.weights import checksum, load_model
 from limosa.sandbox.bubblewrap import BubblewrapProvider
 from limosa.store.run import RunFolder
 from limosa.tokens.chat import load_chat
 
-MAX_LIVE_EPISODES = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A run's live parts."""
+    """A run's live parts; `start_checksum` names the weights that the engine began with."""
 
     config: RunConfig
     folder: RunFolder
@@ -40,6 +39,7 @@ class Session:
     sandboxes: BubblewrapProvider
     chat: Chat
     engine: Engine
+    start_checksum: str
     context_window: int
 
     @property
@@ -96,6 +96,11 @@ class Session:
             group_id=group,
         )
 
+    async def play_script(self, task: Task, environment: Environment, script: Script) -> Episode:
+        """Play a script for the quality gate, which must fit into the tokens that a model has."""
+        budget = ScriptBudget(self.chat, task, context_window=self.context_window)
+        return await run_episode(task, environment, ScriptPolicy(script, budget))
+
     def _get_settings(self, domain: str) -> DomainConfig:
         return next(d for d in self.config.domains if d.name == domain)
 
@@ -118,12 +123,15 @@ async def open_session(
     network = load_model(model)
     # A file may ask for a million tokens; a model that knows fewer positions sets the bound.
     window = min(config.rl.context_window, network.config.max_position_embeddings)
+    start_checksum = checksum(network.state_dict())
     engine = Engine(
         network, max_sequences=MAX_LIVE_EPISODES, context_window=window, version=version
     )
     try:
         chat = load_chat(model)
-        yield Session(config, folder, reporter, domains, sandboxes, chat, engine, window)
+        yield Session(
+            config, folder, reporter, domains, sandboxes, chat, engine, start_checksum, window
+        )
     finally:
         await engine.close()
         await sandboxes.close()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from limosa.base.errors import ModelError
+from limosa.cli.outputs import require_folder
 from limosa.cli.progress import Reporter
-from limosa.training.sft_config import load_sft_config
+from limosa.training.sft_config import SftConfig, load_sft_config
 
 if TYPE_CHECKING:
     from limosa.training.sft import SftReport
@@ -30,6 +30,9 @@ def sft(file: Path, as_json: bool) -> None:
       epochs: 2
       learning_rate: 0.001
     \b
+    `out` must be new or empty, or hold an earlier result of `limosa sft` (it has an sft.json),
+    which is then replaced; anything else is refused before the training.
+    \b
     A line of data:
       {"messages": [{"role": "user", "content": "What is here?"},
                     {"role": "assistant", "content": "", "tool_calls":
@@ -44,7 +47,15 @@ def sft(file: Path, as_json: bool) -> None:
     """
     config = load_sft_config(file)
     # Here, not above: the help and a bad file need no torch.
-    from limosa.models.folder import resolve_model
+    from limosa.training.sft import REPORT_FILE
+
+    require_folder(Path(config.out).expanduser(), f"{file}: out", marker=REPORT_FILE)
+    report = _train(config, Reporter())
+    click.echo(json.dumps(asdict(report)) if as_json else format_report(report))
+
+
+def _train(config: SftConfig, reporter: Reporter) -> "SftReport":
+    from limosa.models.folder import check_vocabulary, resolve_model
     from limosa.tokens.chat import load_chat
     from limosa.training.sft import SftStep, load_corpus, load_start, plan_batches, run_sft
 
@@ -52,7 +63,6 @@ def sft(file: Path, as_json: bool) -> None:
     chat = load_chat(folder)
     model = load_start(config, folder)
     check_vocabulary(folder, chat.vocabulary_size, model.config.vocab_size)
-    reporter = Reporter()
     reporter.note(f"encoding {', '.join(config.data)}")
 
     def on_read(count: int) -> None:
@@ -70,15 +80,7 @@ def sft(file: Path, as_json: bool) -> None:
         def on_step(step: SftStep) -> None:
             phase.advance(detail=f"loss {step.loss:.4f}  {step.tokens_per_s:,.0f} tok/s")
 
-        report = run_sft(config, model, corpus, tokenizer_from=folder, on_step=on_step)
-    click.echo(json.dumps(asdict(report)) if as_json else format_report(report))
-
-
-def check_vocabulary(folder: Path, ids: int, rows: int) -> None:
-    """Refuse a tokenizer with more ids than the model has rows. Raises: ModelError."""
-    if ids > rows:
-        what = f"{folder}: the tokenizer has {ids} ids, the model {rows}"
-        raise ModelError(what, hint="give a tokenizer that belongs to the model")
+        return run_sft(config, model, corpus, tokenizer_from=folder, on_step=on_step)
 
 
 def format_report(report: "SftReport") -> str:

@@ -1,34 +1,48 @@
 """`limosa train`: from a run file to a measured better model, in one folder.
 
-Strings the phases of `cli/phases.py` together and keeps what a resumed run needs. Everything that
-can be wrong with the input is found before the run's folder is made.
+Begins as `check.py` does, opens the run's folder, and leaves the phases to `training_run.py`.
+Everything that can be wrong with the input is found before the folder is made.
 """
 
 import asyncio
 import json
+import re
+import shlex
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
+from click.core import ParameterSource
 
-from limosa.base.config import RunConfig, list_notices, load_config
+from limosa.base.config import RunConfig, load_config
 from limosa.base.errors import UserError
+from limosa.cli.check import check_model, list_all_notices
 from limosa.cli.known import load_known_names
 from limosa.cli.progress import Reporter
+from limosa.models.folder import check_vocabulary
+from limosa.store.run import RunFolder
 
 
-@click.command()
+@click.command(short_help="Train a model by reinforcement learning.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--resume", type=click.Path(path_type=Path), help="Go on with the run in this folder."
 )
-@click.option("--out", default=Path("runs"), type=click.Path(path_type=Path), show_default=True)
+@click.option(
+    "--out",
+    default=Path("runs"),
+    type=click.Path(path_type=Path),
+    show_default=True,
+    help="Where the run's folder goes.",
+)
 @click.option("--name", help="The run's name; by default the file's name and the time.")
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the file's seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print report.json on standard output.")
+@click.pass_context
 def train(
+    context: click.Context,
     file: Path | None,
     resume: Path | None,
     out: Path,
@@ -52,47 +66,76 @@ def train(
     if (file is None) == (resume is None):
         hint = "limosa train examples/quickstart.yaml, or limosa train --resume runs/NAME"
         raise UserError("give either a run file or --resume with a run's folder", hint=hint)
-    if resume is not None and (seed is not None or name is not None):
-        hint = "leave --seed and --name out: a resumed run keeps its own"
-        raise UserError("--resume goes with neither --seed nor --name", hint=hint)
     reporter = Reporter()
-    if resume is not None:
-        config = load_config(resume / "config.yaml", load_known_names())
-        folder_path = resume
-    else:
-        assert file is not None
+    if file is not None:
+        if out.exists() and not out.is_dir():
+            hint = "give the folder that holds the runs, such as runs"
+            raise UserError(f"--out is {str(out)!r}, which is a file", hint=hint)
         config = load_config(file, load_known_names())
         if seed is not None:
             config = config.model_copy(update={"seed": seed})
-        folder_path = out / (name or f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}")
-        for notice in list_notices(config):
-            reporter.note(f"notice: {notice}")
-    report = _run(config, folder_path, reporter, is_new=resume is None)
+        model = _load_model(config, reporter)
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        folder = RunFolder.create(out, make_name(file) if name is None else name, text)
+    else:
+        assert resume is not None
+        _refuse_beside_resume(context)
+        config = _load_resumed(resume)
+        model = _load_model(config, reporter)
+        folder = RunFolder.open(resume)
+    report = _run(config, folder, reporter, model)
     if as_json:
         click.echo(json.dumps(report))
 
 
-def _run(config: RunConfig, path: Path, reporter: Reporter, *, is_new: bool) -> dict[str, Any]:
-    # Imported here, so that a run file is judged before torch is loaded.
-    from limosa.cli.training_run import run_all_phases
-    from limosa.models.folder import resolve_model
-    from limosa.store.run import RunFolder
+def make_name(file: Path) -> str:
+    """A run's name from its file and the time; what a folder's name may not hold becomes '-'."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("._-") or "run"
+    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _refuse_beside_resume(context: click.Context) -> None:
+    names = ("out", "name", "seed")
+    sources = {name: context.get_parameter_source(name) for name in names}
+    given = [f"--{name}" for name in names if sources[name] is not ParameterSource.DEFAULT]
+    if given:
+        hint = f"leave {' and '.join(given)} out: a resumed run keeps its own"
+        raise UserError(f"--resume does not go with {' and '.join(given)}", hint=hint)
+
+
+def _load_resumed(path: Path) -> RunConfig:
+    if not (path / "config.yaml").is_file():
+        RunFolder.open(path).close()  # says what a run is
+    return load_config(path / "config.yaml", load_known_names())
+
+
+def _load_model(config: RunConfig, reporter: Reporter) -> Path:
+    """The model's folder, checked as far as can be without its weights; tells the notices."""
+    path, shape = check_model(config.model)
+    for notice in list_all_notices(config, shape):
+        reporter.note(f"notice: {notice}")
+    # Here, not above: a run file is judged before torch is loaded.
     from limosa.tokens.chat import load_chat
 
-    model = resolve_model(config.model)
-    load_chat(model)
-    if is_new:
-        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        folder = RunFolder.create(path.parent, path.name, text)
-    else:
-        folder = RunFolder.open(path)
-    with folder, reporter.live():
-        reporter.note(f"run {path}")
-        try:
-            return asyncio.run(run_all_phases(config, folder, reporter, model))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-        finally:
-            reporter.note(
-                f"everything of this run is in {path}; go on: limosa train --resume {path}"
-            )
+    check_vocabulary(path, load_chat(path).vocabulary_size, shape.vocab_size)
+    return path
+
+
+def _run(config: RunConfig, folder: RunFolder, reporter: Reporter, model: Path) -> dict[str, Any]:
+    from limosa.cli.training_run import run_all_phases
+
+    path, is_done = folder.path, False
+    try:
+        with folder, reporter.live():
+            reporter.note(f"run {path}")
+            report = asyncio.run(run_all_phases(config, folder, reporter, model))
+            is_done = True
+        return report
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        if is_done:
+            reporter.note(f"the report is in {path / 'report.html'}")
+        else:
+            command = f"limosa train --resume {shlex.quote(str(path))}"
+            reporter.note(f"everything so far is in {path}; go on: {command}")

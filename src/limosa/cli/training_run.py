@@ -9,17 +9,22 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from limosa.base.config import RunConfig
+from limosa.base.errors import LearnerError, UserError
+from limosa.base.interfaces import StepStats
 from limosa.base.trajectory import Trajectory
 from limosa.cli.phases import (
+    LAST_PHASE,
     Progress,
     make_dispatcher,
+    make_task_gate,
+    read_progress,
     run_evaluation,
     run_gate,
     run_training,
@@ -29,12 +34,11 @@ from limosa.cli.session import Session, open_session
 from limosa.evaluation.report import count_train_outcomes, make_report, write_html
 from limosa.evaluation.table import print_table
 from limosa.quality.finding import DomainFinding
-from limosa.quality.gate import TaskGate
 from limosa.store.run import (
     RunFolder,
     iterate_trajectories,
     read_events,
-    read_state,
+    read_report,
 )
 from limosa.training.process import LearnerProcess, LearnerSpec
 
@@ -68,33 +72,62 @@ async def run_all_phases(
 
     Raises: UserError, InfrastructureError, Interrupted where Ctrl-C stopped the training.
     """
+    found = read_progress(folder.path)
+    progress = found or Progress()
+    report = read_report(folder.path) if progress.is_complete else None
+    if report is not None:
+        reporter.note("the run is finished: nothing is left to do, this is its report")
+        return report
     # One thread here and one in the learner: two busy processes on two cores.
     torch.set_num_threads(1)
-    progress = _read_progress(folder)
     started_s = time.monotonic() - progress.wall_s
 
     def save() -> None:
         progress.wall_s = time.monotonic() - started_s
         folder.write_state(progress.to_json())
 
-    start = model
-    if progress.version:
-        start = folder.path / "checkpoints" / f"step-{progress.version}"
-        folder.append("resumed", step=progress.version)
+    start = _find_start(folder.path, progress, model)
+    if found is not None:
+        # On disk before anything is played: ids of this session's groups hold the number.
+        progress.resumes += 1
+        save()
+        folder.append("resumed", step=progress.version, number=progress.resumes)
     stop = StopSignal(reporter, task=asyncio.current_task())
     async with (
         _catch_signals(stop),
-        _open_learner(config, model, start) as learner,
+        _open_learner(config, model, start) as (learner, begun),
         open_session(config, folder, reporter, model=start, version=progress.version) as session,
     ):
-        run = _Run(session, learner, progress, stop, save)
+        check_same_start(begun, session.start_checksum)
+        run = TrainingRun(session, learner, progress, stop, save)
         await run.run_phases()
         progress.wall_s = time.monotonic() - started_s
         return run.write_report()
 
 
+def check_same_start(begun: StepStats, sampler_checksum: str) -> None:
+    """Compare what learner and sampler begin with. Raises: LearnerError where it differs."""
+    if begun.checksum != sampler_checksum:
+        raise LearnerError(
+            f"learner and sampler begin with different weights: version {begun.version} has "
+            f"checksum {begun.checksum[:12]} in the learner and {sampler_checksum[:12]} in the "
+            "sampler, expected the same"
+        )
+
+
+def _find_start(run: Path, progress: Progress, model: Path) -> Path:
+    """The folder of the weights to begin with. Raises: UserError where a checkpoint is gone."""
+    if not progress.version:
+        return model
+    start = run / "checkpoints" / f"step-{progress.version}"
+    if not start.is_dir():
+        hint = f"put it back, or begin anew: limosa train {run / 'config.yaml'}"
+        raise UserError(f"the checkpoint {start} that state.json names is missing", hint=hint)
+    return start
+
+
 @dataclass(frozen=True, slots=True)
-class _Run:
+class TrainingRun:
     """The phases in their order; one that is done is not done again."""
 
     session: Session
@@ -102,13 +135,17 @@ class _Run:
     progress: Progress
     stop: StopSignal
     save: Callable[[], None]
+    # What this process proved itself; after a resume it is proven again where it is needed.
+    known: list[DomainFinding] = field(default_factory=list)
 
     async def run_phases(self) -> None:
-        """Gate, evaluation, training, evaluation."""
+        """Gate, evaluation, training, evaluation. Raises: Interrupted."""
         await self._run_phase("gate", self._check_environments)
         await self._run_phase("eval_before", self._evaluate_before)
         await self._run_phase("train", self._train)
-        await self._run_phase("eval_after", self._evaluate_after)
+        if self.stop.asked:  # during the last update: the training is whole, the run is not
+            raise Interrupted(f"stopped after update {self.progress.version}, the last")
+        await self._run_phase(LAST_PHASE, self._evaluate_after)
 
     async def _run_phase(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         if name in self.progress.done:
@@ -123,7 +160,8 @@ class _Run:
         self.save()
 
     async def _check_environments(self) -> None:
-        self._keep_findings(await run_gate(self.session), "gate")
+        self.known.extend(await run_gate(self.session))
+        self._keep_findings(self.known, "gate")
 
     def _keep_findings(self, findings: Sequence[DomainFinding], phase: str) -> None:
         self.progress.findings += [{**f.to_json(), "phase": phase} for f in findings]
@@ -132,14 +170,10 @@ class _Run:
         await run_evaluation(self.session, "eval_before")
 
     async def _evaluate_after(self) -> None:
-        await run_evaluation(self.session, "eval_after")
+        await run_evaluation(self.session, LAST_PHASE)
 
     async def _train(self) -> None:
-        gate = TaskGate(
-            self.session.domains,
-            self.session.sandboxes,
-            on_rejected=lambda f: self.session.folder.append("task_rejected", **asdict(f)),
-        )
+        gate = make_task_gate(self.session, self.known)
         dispatcher = make_dispatcher(self.session, gate, self.progress)
         self.stop.is_training = True
         try:
@@ -183,11 +217,6 @@ class _Run:
         return report
 
 
-def _read_progress(folder: RunFolder) -> Progress:
-    state = read_state(folder.path)
-    return Progress(**state) if state else Progress()
-
-
 def _read_evaluations(path: Path) -> dict[str, list[Trajectory]]:
     """The last trajectory of each held-out task: earlier attempts were invalid or interrupted."""
     last: dict[str, dict[str, Trajectory]] = {"eval_before": {}, "eval_after": {}}
@@ -223,11 +252,11 @@ async def _catch_signals(stop: StopSignal) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _open_learner(
     config: RunConfig, model: Path, start: Path
-) -> AsyncIterator[LearnerProcess]:
+) -> AsyncIterator[tuple[LearnerProcess, StepStats]]:
     restore = str(start) if start != model else None
     spec = LearnerSpec(str(model), config.rl, config.domains, restore)
-    learner, _ = await LearnerProcess.start(spec)
+    learner, begun = await LearnerProcess.start(spec)
     try:
-        yield learner
+        yield learner, begun
     finally:
         await learner.close()

@@ -4,10 +4,11 @@ Tasks and scripts come from `code_files` (easy, medium) and `code_repair` (hard)
 `code_judge`; here are the domain and its environment. Leaves out the agent loop.
 """
 
+import errno
 import sys
 from random import Random
 
-from limosa.base.errors import SandboxError, UserError
+from limosa.base.errors import UserError
 from limosa.base.interfaces import ExecResult, Sandbox, SandboxProvider, Script, Verdict
 from limosa.base.messages import Message, ToolCall, ToolResult
 from limosa.base.task import Limits, Task
@@ -17,12 +18,15 @@ from limosa.domains.code_judge import CHECK_TIMEOUT_S, compare_files, run_hidden
 from limosa.domains.code_repair import make_project, play_repair, play_repair_badly
 from limosa.domains.toolset import Toolset, make_spec
 from limosa.domains.versions import environment_version, read_source
+from limosa.sandbox.transfer import TransferError
 
 SYSTEM = "You work in a terminal."
 IMAGE = "sandbox-code:v3"
 MAX_OUTPUT_CHARS = 200
 MAX_FILES_BYTES = 1 << 20
 TOOL_TIMEOUT_S = 5.0
+# Errors of reading a box's files that no content of the box can bring about.
+HOST_FAULTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EBADF})
 BASH = make_spec("bash", "Run a command.", command="string")
 LIMITS = {
     "easy": Limits(max_turns=6, max_new_tokens=64, max_total_tokens=384, timeout_s=60.0),
@@ -105,9 +109,11 @@ class CodeEnvironment:
         """
         try:
             files = await self._box().get(max_bytes=MAX_FILES_BYTES)
-        except SandboxError:
-            # A box that still answers was filled past the bound by the agent: that is a failure
-            # of its own making. A dead one raises again here, and nobody is to blame.
+        except TransferError as error:
+            # A box that still answers was filled past the bounds by the agent: that is a failure
+            # of its own making. For a dead one, or a host out of means, it is not to blame.
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in HOST_FAULTS:
+                raise
             await self._box().exec(["true"])
             return Verdict(False, 0.0, {"collected": 0.0})
         if self._task.stage != "hard":

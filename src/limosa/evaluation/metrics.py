@@ -1,11 +1,11 @@
 """What a set of trajectories amounts to: success with its interval, and how it was reached.
 
 Invalid trajectories are counted and enter no other number. Neighbours: `evaluation/run.py` makes
-the trajectories, `evaluation/report.py` compares two summaries.
+the trajectories, `evaluation/report.py` pairs two evaluations and compares their summaries.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,16 +59,6 @@ def summarise(trajectories: Iterable[Trajectory]) -> Summary:
         mean_output_tokens=_divide(sum(sum(t.sampled) for t in valid), n),
         mean_wall_s=_divide(sum(t.wall_s for t in valid), n),
     )
-
-
-def summarise_by(
-    trajectories: Sequence[Trajectory], key: Callable[[Trajectory], str]
-) -> dict[str, Summary]:
-    """A summary for each value of `key`, in the order of first appearance."""
-    parts: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        parts.setdefault(key(trajectory), []).append(trajectory)
-    return {name: summarise(part) for name, part in parts.items()}
 
 
 def count_outcomes(outcomes: Iterable[Outcome]) -> dict[str, int]:

@@ -16,7 +16,7 @@ import jinja2
 import yaml
 
 from limosa.base.trajectory import Outcome, Trajectory
-from limosa.evaluation.metrics import Summary, count_outcomes, summarise, summarise_by
+from limosa.evaluation.metrics import count_outcomes, summarise
 from limosa.evaluation.statistics import newcombe_interval
 from limosa.store.journal import iterate_journal
 
@@ -151,37 +151,51 @@ def _add_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _compare(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> dict[str, Any]:
-    first, last = summarise(before), summarise(after)
+    """The change in success, and beside it how each evaluation went as a whole."""
     return {
-        **_compare_success(first, last),
-        "before": first.to_json(),
-        "after": last.to_json(),
+        **_compare_success(before, after),
+        "before": summarise(before).to_json(),
+        "after": summarise(after).to_json(),
     }
 
 
-def _compare_success(before: Summary, after: Summary) -> dict[str, Any]:
-    """The change in success; `n` is the smaller of the two counts where some stayed invalid."""
-    has_both = before.success is not None and after.success is not None
+def _compare_success(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> dict[str, Any]:
+    """The change in success over the `n` tasks that have a valid episode in both evaluations.
+
+    `unpaired` counts the tasks that lack one in either: on these the two would be compared over
+    different tasks.
+    """
+    first, last = _by_task(before), _by_task(after)
+    paired = first.keys() & last.keys()
+    old = summarise(t for task, t in first.items() if task in paired)
+    new = summarise(t for task, t in last.items() if task in paired)
+    has_both = old.success is not None and new.success is not None
+    played = {t.task_hash for t in (*before, *after)}
     return {
-        "success_before": before.success,
-        "success_after": after.success,
-        "n": min(before.n, after.n),
-        "ci_before": list(before.ci),
-        "ci_after": list(after.ci),
-        "change": (after.success or 0.0) - (before.success or 0.0) if has_both else None,
-        "ci_change": list(newcombe_interval((before.solved, before.n), (after.solved, after.n))),
+        "success_before": old.success,
+        "success_after": new.success,
+        "n": len(paired),
+        "unpaired": len(played - paired),
+        "ci_before": list(old.ci),
+        "ci_after": list(new.ci),
+        "change": (new.success or 0.0) - (old.success or 0.0) if has_both else None,
+        "ci_change": list(newcombe_interval((old.solved, old.n), (new.solved, new.n))),
     }
+
+
+def _by_task(trajectories: Sequence[Trajectory]) -> dict[str, Trajectory]:
+    """The valid episode of each task; the last where there are several."""
+    return {t.task_hash: t for t in trajectories if t.is_valid}
 
 
 def _compare_stages(
     before: Sequence[Trajectory], after: Sequence[Trajectory]
 ) -> dict[str, dict[str, Any]]:
-    first = summarise_by(before, lambda t: t.stage)
-    last = summarise_by(after, lambda t: t.stage)
-    none = summarise(())
     return {
-        stage: _compare_success(first.get(stage, none), last.get(stage, none))
-        for stage in dict.fromkeys([*first, *last])
+        stage: _compare_success(
+            [t for t in before if t.stage == stage], [t for t in after if t.stage == stage]
+        )
+        for stage in dict.fromkeys(t.stage for t in (*before, *after))
     }
 
 
@@ -216,7 +230,7 @@ def _pick_samples(
     before: Sequence[Trajectory], after: Sequence[Trajectory], decode: Decode
 ) -> dict[str, Any]:
     """One task played before and after: first one that was learned, else any that both played."""
-    last = {t.task_hash: t for t in after if t.is_valid}
+    last = _by_task(after)
     pairs = [(t, last[t.task_hash]) for t in before if t.is_valid and t.task_hash in last]
     learned = [
         (a, b) for a, b in pairs if a.outcome is not Outcome.SOLVED and b.outcome is Outcome.SOLVED

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from limosa.base.errors import ModelError
 from limosa.models.config import TransformerConfig
 
@@ -43,9 +45,24 @@ def check_folder(path: Path) -> TransformerConfig:
         kind = "is a file" if path.exists() else "does not exist"
         hint = "give the path of a folder with config.json and safetensors"
         raise ModelError(f"the model folder {str(path)!r} {kind}", hint=hint)
-    config = TransformerConfig.from_hf(_read_json(path / "config.json"))
-    list_weight_files(path)
+    value = _read_json(path / "config.json")
+    try:
+        config = TransformerConfig.from_hf(value)
+    except ModelError:
+        raise
+    except (TypeError, ValueError) as error:  # a value of the wrong kind
+        hint = "the folder must hold a complete Hugging Face config.json"
+        raise ModelError(f"{path / 'config.json'} cannot be read: {error}", hint=hint) from None
+    for file in list_weight_files(path):
+        _check_header(file)
     return config
+
+
+def check_vocabulary(path: Path, ids: int, rows: int) -> None:
+    """Refuse a tokenizer with more ids than the model has rows. Raises: ModelError."""
+    if ids > rows:
+        what = f"{path}: the tokenizer has {ids} ids, the model {rows}"
+        raise ModelError(what, hint="give a tokenizer that belongs to the model")
 
 
 def list_weight_files(path: Path) -> list[Path]:
@@ -65,6 +82,15 @@ def list_weight_files(path: Path) -> list[Path]:
         what = f"{path}: {len(missing)} of {len(files)} weight files are missing: {missing[0]}"
         raise ModelError(what, hint="fetch the missing shards into the folder")
     return files
+
+
+def _check_header(file: Path) -> None:
+    """Refuse what is no safetensors file, or is cut short; reads no tensor."""
+    try:
+        with safe_open(file, framework="numpy"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file} cannot be read: {error}", hint="fetch it again") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 A task is sound where its reference solution earns the full reward and doing nothing earns none,
 each in an environment of its own (one container for both is the classic source of false alarms).
+The caller's `play_script` decides under which bounds of tokens a reference solution must fit.
 `check_domain` proves a sample before the run, `TaskGate` each task about to be trained on. Neither
 looks for ways to cheat the verifier, nor for verdicts that flip.
 """
@@ -27,7 +28,7 @@ EVIDENCE_CHARACTERS = 600
 
 
 async def play_script(task: Task, environment: Environment, script: Script) -> Episode:
-    """Play a script through the one agent loop."""
+    """Play a script through the one agent loop, with no bound on its tokens."""
     return await run_episode(task, environment, ScriptPolicy(script))
 
 
@@ -36,12 +37,21 @@ def play_nothing() -> Script:
     yield Message("assistant", "")
 
 
-def make_gate_tasks(domain: Domain, stages: Sequence[str], per_stage: int) -> list[Task]:
-    """A sample for the gate: of each stage the tasks of the first training seeds."""
+def make_gate_tasks(
+    make_task: Callable[[str, int], Task],
+    stages: Sequence[str],
+    per_stage: int,
+    *,
+    first_index: int = 0,
+) -> list[Task]:
+    """A sample for the gate: of each stage the training tasks from an index on.
+
+    `make_task` takes a stage and a seed.
+    """
     return [
-        domain.make_task(stage, make_seed("train", index))
+        make_task(stage, make_seed("train", first_index + number))
         for stage in stages
-        for index in range(per_stage)
+        for number in range(per_stage)
     ]
 
 
@@ -80,22 +90,43 @@ async def check_domain(
 
 
 def apply_gate(findings: Iterable[DomainFinding], max_unsound_ratio: float) -> None:
-    """Let the run go on, or stop it. Raises: UserError naming the domain and its first evidence."""
+    """Let the run go on, or stop it: every stage needs a sound task.
+
+    Raises: UserError naming domain, stage and the first evidence; InfrastructureError where what
+    lacks a sound task could not be checked at all.
+    """
     for finding in findings:
-        total = len(finding.tasks)
-        if finding.count(Status.SOUND) == 0:
-            raise UserError(
-                f"domain {finding.domain!r} has no sound task among the {total} checked: "
-                f"{_describe(finding)}",
-                hint="mend the domain's reference solution or verifier, or leave the domain out",
-            )
+        _require_sound(f"domain {finding.domain!r}", finding.tasks)
+        for stage in dict.fromkeys(t.stage for t in finding.tasks):
+            tasks = [t for t in finding.tasks if t.stage == stage]
+            _require_sound(f"stage {stage!r} of domain {finding.domain!r}", tasks)
         if finding.unsound_ratio > max_unsound_ratio:
             raise UserError(
                 f"domain {finding.domain!r}: {finding.unsound_ratio:.0%} of the tasks checked are "
-                f"unsound, at most {max_unsound_ratio:.0%} is tolerated: {_describe(finding)}",
+                f"unsound, at most {max_unsound_ratio:.0%} is tolerated: "
+                f"{_describe_first(finding.tasks, Status.UNSOUND)}",
                 hint="mend the domain, drop the stage at fault from its curriculum, or raise "
                 "quality.max_unsound_ratio",
             )
+
+
+def _require_sound(what: str, tasks: Sequence[TaskFinding]) -> None:
+    if any(t.is_sound for t in tasks):
+        return
+    if not tasks:
+        raise UserError(f"{what}: no task was given", hint="raise quality.tasks_per_stage")
+    failed = [t for t in tasks if t.status is Status.INFRASTRUCTURE]
+    if len(failed) == len(tasks):
+        raise InfrastructureError(
+            f"{what}: none of the {len(tasks)} tasks could be checked, the last because of "
+            f"{failed[-1].reason}"
+        )
+    raise UserError(
+        f"{what} has no sound task among the {len(tasks)} checked: "
+        f"{_describe_first(tasks, Status.UNSOUND)}",
+        hint="mend its reference solution or verifier, give it the room it needs "
+        "(rl.context_window, rl.max_new_tokens, max_steps), or leave it out of the run",
+    )
 
 
 async def check_task(
@@ -139,8 +170,8 @@ class TaskGate:
     """Admits tasks to training one by one, each proven when it is first asked for.
 
     A verdict is kept by the task's content hash, and those who ask meanwhile wait for the same
-    check. A check that infrastructure spoilt admits nothing and is not kept: the task may be asked
-    for again. `known` are findings of the gate before the run.
+    check. A check that infrastructure spoilt says nothing of the task and is not kept: it may be
+    asked for again. `known` are findings of the gate before the run.
     """
 
     def __init__(
@@ -168,7 +199,10 @@ class TaskGate:
         self._findings: dict[str, list[TaskFinding]] = {}
 
     async def admit(self, task: Task) -> bool:
-        """True where the task is sound. Raises: UserError, as `check_domain`."""
+        """True where the task is sound.
+
+        Raises: InfrastructureError where the check was spoilt; UserError, as `check_domain`.
+        """
         key = task.content_hash
         if key in self._verdicts:
             return self._verdicts[key]
@@ -176,10 +210,7 @@ class TaskGate:
         try:
             async with lock:  # a caller who is cancelled leaves the check to the next in line
                 if key not in self._verdicts:
-                    finding = await self._check(task)
-                    if finding.status is Status.INFRASTRUCTURE:
-                        return False
-                    self._verdicts[key] = finding.is_sound
+                    self._verdicts[key] = await self._check(task)
         finally:
             self._under_way.pop(key, None)
         return self._verdicts[key]
@@ -189,7 +220,7 @@ class TaskGate:
         """What was checked here, by domain: counts, cost in environments, and the rejected."""
         return tuple(DomainFinding(name, tuple(tasks)) for name, tasks in self._findings.items())
 
-    async def _check(self, task: Task) -> TaskFinding:
+    async def _check(self, task: Task) -> bool:
         assert task.domain in self._domains, f"the gate does not know domain {task.domain!r}"
         finding = await check_task(
             self._domains[task.domain],
@@ -199,9 +230,11 @@ class TaskGate:
             retries=self._retries,
         )
         self._findings.setdefault(task.domain, []).append(finding)
+        if finding.status is Status.INFRASTRUCTURE:
+            raise InfrastructureError(f"the check was spoilt by {finding.reason}")
         if not finding.is_sound:
             self._on_rejected(finding)
-        return finding
+        return finding.is_sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +306,8 @@ def _describe_end(episode: Episode) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _describe(finding: DomainFinding) -> str:
-    if not finding.rejected:
-        return "no task was given"
-    first = finding.rejected[0]
+def _describe_first(tasks: Iterable[TaskFinding], status: Status) -> str:
+    first = next(t for t in tasks if t.status is status)
     return f"{first.stage} seed {first.seed}: {first.reason}"
 
 

@@ -1,8 +1,8 @@
 """The actor: keeps groups of episodes under way and hands finished ones to the learner.
 
 Implements `TrajectorySource`. It plays episodes through a callable (wired in `cli/`), so it knows
-no engine and no sandbox. An invalid episode is played again and enters nothing; whatever an actor
-raises reaches the learner's next wait at once.
+no engine and no sandbox. An invalid episode is played again and enters nothing, a task whose check
+was spoilt comes again; whatever an actor raises reaches the learner's next wait at once.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Play = Callable[[Task, str, int, int], Awaitable[Trajectory]]
 MakeTask = Callable[[str, str, int], Task]
 """(domain, stage, seed) -> task."""
 Admit = Callable[[Task], Awaitable[bool]]
-"""The quality gate: False leaves the task out."""
+"""The quality gate: False leaves the task out; InfrastructureError says nothing of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class DispatchLimits:
     attempts: int = 3
     max_invalid_in_a_row: int = 64
     max_rejected_in_a_row: int = 24
+    max_spoilt_in_a_row: int = 24
     max_flat_ratio: float = 1.0
 
 
@@ -66,10 +67,15 @@ class DispatchCounts:
     flat_groups: Counter[str] = field(default_factory=Counter)
     empty_groups: Counter[str] = field(default_factory=Counter)
     rejected_tasks: Counter[str] = field(default_factory=Counter)
+    spoilt_checks: Counter[str] = field(default_factory=Counter)
 
 
 class Dispatcher:
-    """Plays groups of tasks, by mixture and curriculum, as admission allows."""
+    """Plays groups of tasks, by mixture and curriculum, as admission allows.
+
+    `session` numbers the times that the run was gone on with. It enters the groups' ids, for a
+    group that was under way when a run ended is played again, as another group.
+    """
 
     def __init__(
         self,
@@ -82,10 +88,12 @@ class Dispatcher:
         admission: Admission,
         limits: DispatchLimits,
         log: EventLog,
+        session: int = 0,
     ) -> None:
         self._play, self._make_task, self._admit = play, make_task, admit
         self._mixture, self._curricula, self._admission = mixture, curricula, admission
         self._limits, self._log = limits, log
+        self._suffix = f".r{session}" if session else ""
         self.counts = DispatchCounts()
         self._jobs: dict[int, _Job] = {}
         self._again: list[tuple[str, str, int]] = []
@@ -96,13 +104,15 @@ class Dispatcher:
         self._recent: dict[str, list[float]] = {}
         self._invalid_in_a_row = 0
         self._rejected_in_a_row = Counter[str]()
+        self._spoilt_in_a_row = 0
         self._flat_since_step = 0
         self._closed = False
 
     async def next_groups(self) -> list[Group]:
         """The groups of the next update, oldest first.
 
-        Raises: whatever an episode raised; InfrastructureError where episodes keep ending invalid.
+        Raises: whatever an episode raised; InfrastructureError where episodes keep ending invalid,
+        or the gate's checks keep being spoilt.
         """
         while True:
             if self._failure is not None:
@@ -201,11 +211,17 @@ class Dispatcher:
 
     async def _run_group(self, job: _Job) -> None:
         task = self._make_task(job.domain, job.stage, job.seed)
-        if not await self._admit(task):
+        try:
+            is_sound = await self._admit(task)
+        except InfrastructureError as error:
+            self._put_back(job, error)
+            return
+        self._spoilt_in_a_row = 0
+        if not is_sound:
             self._reject(job)
             return
         self._rejected_in_a_row[job.domain] = 0
-        group_id = f"{job.domain}-{job.seed}"
+        group_id = f"{job.domain}-{job.seed}{self._suffix}"
         async with asyncio.TaskGroup() as members:
             runs = [
                 members.create_task(self._run_member(job, task, group_id, member))
@@ -253,6 +269,22 @@ class Dispatcher:
                 f"domain {job.domain!r}: {self._rejected_in_a_row[job.domain]} tasks in a row did "
                 "not pass the quality gate; the events task_rejected of the run say why"
             )
+
+    def _put_back(self, job: _Job, error: InfrastructureError) -> None:
+        """The task's check was spoilt: it comes again, and stays its domain's turn meanwhile."""
+        self.counts.spoilt_checks[job.domain] += 1
+        self._log.append(
+            "check_spoilt", domain=job.domain, stage=job.stage, seed=job.seed, reason=str(error)
+        )
+        del self._jobs[job.ticket.number]
+        self._admission.drop(job.ticket)
+        self._again.append((job.domain, job.stage, job.seed))
+        self._spoilt_in_a_row += 1
+        if self._spoilt_in_a_row >= self._limits.max_spoilt_in_a_row:
+            raise InfrastructureError(
+                f"{self._spoilt_in_a_row} checks of tasks in a row were spoilt, the last of "
+                f"{job.domain} seed {job.seed}: {error}"
+            ) from error
 
     def _settle(self, job: _Job, group: Group) -> None:
         rewards = {t.reward for t in group.trajectories}

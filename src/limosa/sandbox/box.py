@@ -16,6 +16,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 from limosa.base.errors import SandboxError
@@ -35,6 +36,7 @@ START_S = 20.0
 PROBE_S = 10.0
 KILL_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 EXITING_FLAG = 0x4  # PF_EXITING of Linux
+KILL_BIT = 1 << (signal.SIGKILL - 1)
 # `set -m` gives every job a process group of its own, so that `kill 0` stays within the job; the
 # no-op traps keep signals sent to process 1 harmless and are reset in its children.
 SUPERVISOR = f"""
@@ -52,23 +54,42 @@ def walk_processes(root: int) -> set[int]:
     found: set[int] = set()
     open_pids = [root]
     while open_pids:
-        with suppress(OSError):
-            for thread in Path(f"/proc/{open_pids.pop()}/task").iterdir():
-                children = [int(word) for word in (thread / "children").read_bytes().split()]
+        folder = f"/proc/{open_pids.pop()}/task"
+        with suppress(OSError), os.scandir(folder) as threads:
+            for thread in threads:
+                children = [int(word) for word in read_kernel(f"{thread.path}/children").split()]
                 open_pids += children
                 found.update(child for child in children if is_alive(child))
     return found
 
 
+def read_kernel(path: str) -> bytes:
+    """A file of /proc. Every call on a box reads some, so without pathlib and buffers."""
+    with FileIO(path) as file:
+        return file.readall()
+
+
 def is_alive(pid: int) -> bool:
-    """Whether a process exists, is not a zombie, and is not on its way out."""
+    """Whether a process exists, is not a zombie, and is not on its way out.
+
+    A killed one counts as alive until it has come to run since: see `is_killed`.
+    """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        fields = read_kernel(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return False
     # A dead first thread says nothing of a process in which other threads go on.
     threads, flags = int(fields[17]), int(fields[6])
     return threads > 1 or (fields[0] not in (b"Z", b"X") and not flags & EXITING_FLAG)
+
+
+def is_killed(pid: int) -> bool:
+    """Whether SIGKILL was sent to a process, from the sending on; False once it is gone."""
+    try:
+        _, _, rest = read_kernel(f"/proc/{pid}/status").partition(b"\nShdPnd:")
+    except OSError:
+        return False
+    return bool(int(rest.partition(b"\n")[0] or b"0", 16) & KILL_BIT)
 
 
 class Box:
@@ -96,7 +117,9 @@ class Box:
     @property
     def alive(self) -> bool:
         """Whether the box's first process runs and is not on its way out."""
-        return self._control_fd >= 0 and is_alive(self._init_pid) and is_alive(self.pid)
+        # In this order: what is no longer seen as killed is gone by the second look.
+        pids = (self._init_pid, self.pid)
+        return self._control_fd >= 0 and not any(map(is_killed, pids)) and all(map(is_alive, pids))
 
     async def start(
         self, command: Sequence[str], environment: Mapping[str, str], prelude: str
@@ -128,6 +151,8 @@ class Box:
                 pass_fds=(info_write_fd,),
                 env=environment,
                 cwd="/",
+                # Ctrl-C at a terminal goes to the group of the foreground: it is for us alone.
+                start_new_session=True,
             )
             self._watch(self.pid)
         except OSError as error:

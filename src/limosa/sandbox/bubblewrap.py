@@ -3,13 +3,12 @@
 Nothing of the host is writable, there is no network, no capability and no inherited environment;
 `/work`, `/tmp` and `/dev/shm` are sized and vanish with the box. Implements `Sandbox` and
 `SandboxProvider` of `base/interfaces.py` over `box.py` (processes), `shell.py`, `transfer.py`,
-`images.py` and `limits.py`. Leaves out cgroups, seccomp and writable images.
+`images.py`, `scratch.py` and `limits.py`. Leaves out cgroups, seccomp and writable images.
 """
 
 import asyncio
 import itertools
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from limosa.sandbox.box import CONTROL_FOLDER, Box
 from limosa.sandbox.images import WORK_DIRECTORY, ImageShelf, find_image
 from limosa.sandbox.limits import Limits, to_ulimit
 from limosa.sandbox.pipes import BoundedOutput, StatusLines, close_fds
+from limosa.sandbox.scratch import ScratchFolder
 from limosa.sandbox.shell import LOOP, SIGNALLED_CODE, TIMED_OUT_CODE, Shell, parse_code
 from limosa.sandbox.transfer import get_files, put_files
 
@@ -204,10 +204,8 @@ class BubblewrapProvider:
             raise UserError(f"max_boxes is {max_boxes}", hint="use at least 1")
         self._limits = limits or Limits()
         self._program = program or find_program()
-        self._scratch = tempfile.TemporaryDirectory(
-            prefix="limosa-boxes-", dir=scratch, ignore_cleanup_errors=True
-        )
-        self._shelf = ImageShelf(Path(self._scratch.name))
+        self._scratch = ScratchFolder(scratch)
+        self._shelf = ImageShelf(self._scratch.path)
         self._mounts = to_mount_arguments(self._limits)
         self._room = asyncio.Semaphore(max_boxes)
         self._starting: dict[Box, asyncio.Task[None]] = {}
@@ -227,7 +225,7 @@ class BubblewrapProvider:
         if self._closed:
             self._room.release()
             raise SandboxError("the provider of boxes is closed")
-        folder = Path(self._scratch.name) / f"box-{next(self._numbers)}"
+        folder = self._scratch.path / f"box-{next(self._numbers)}"
         folder.mkdir(mode=0o700)
         box = Box(folder, self._forget)
         command = [str(self._program), *ISOLATION, *image_arguments, *self._mounts]
@@ -261,4 +259,4 @@ class BubblewrapProvider:
             await asyncio.wait([starting])
             box.destroy()
             await box.gone()
-        self._scratch.cleanup()
+        self._scratch.close()

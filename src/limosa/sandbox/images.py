@@ -151,6 +151,7 @@ def read_version(image: Image, tool: str) -> str:
         stderr=subprocess.STDOUT,
         check=False,
         timeout=30,
+        start_new_session=True,  # a tool that Ctrl-C ended would say no version
     )
     return done.stdout.decode(errors="replace").partition("\n")[0]
 

@@ -37,6 +37,7 @@ from limosa.store.journal import (
 PHASES = ("train", "eval_before", "eval_after")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _STEP = re.compile(r"step-(\d+)")
+_REPLACED = re.compile(r"\.step-(\d+)\.replaced")
 
 
 class RunFolder:
@@ -74,7 +75,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> "RunFolder":
-        """Open an existing run to write on, cutting and recording lines torn by a crash.
+        """Open an existing run to write on, mending and recording what a crash left half done.
 
         Raises: UserError where there is no run, or another process writes it.
         """
@@ -85,6 +86,8 @@ class RunFolder:
         for file, journal in (("events", run._events), ("trajectories", run._trajectories)):
             if journal.cut_bytes:
                 run.append("torn_line", file=f"{file}.jsonl", cut_bytes=journal.cut_bytes)
+        for step in _put_back_replaced(path / "checkpoints"):
+            run.append("checkpoint_put_back", step=step)
         return run
 
     def append(self, kind: str, **fields: Any) -> None:
@@ -169,14 +172,32 @@ def iterate_trajectories(
 
 
 def read_state(run: Path) -> dict[str, Any] | None:
-    """The resume data, or None where the run wrote none."""
+    """The resume data, or None where the run wrote none. Raises: UserError where it is damaged."""
+    path = run / "state.json"
     try:
-        text = (run / "state.json").read_text(encoding="utf-8")
+        state = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    state = json.loads(text)
-    assert isinstance(state, dict), f"{run}/state.json holds {type(state).__name__}"
+    except ValueError as error:
+        raise make_state_error(run, f"is not JSON: {error}") from None
+    if not isinstance(state, dict):
+        raise make_state_error(run, f"holds {type(state).__name__}, expected an object")
     return state
+
+
+def make_state_error(run: Path, what: str) -> UserError:
+    """The error for resume data that nobody can go on from."""
+    hint = f"put a copy of the file back, or begin anew: limosa train {run / 'config.yaml'}"
+    return UserError(f"{run / 'state.json'} {what}", hint=hint)
+
+
+def read_report(run: Path) -> dict[str, Any] | None:
+    """The report, or None where there is none that can be read: it can be made again."""
+    try:
+        report = json.loads((run / "report.json").read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return report if isinstance(report, dict) else None
 
 
 def find_checkpoint(run: Path) -> Path | None:
@@ -191,6 +212,26 @@ def find_checkpoint(run: Path) -> Path | None:
         return root / pointer.readlink()
     steps = {int(m[1]): p for p in root.glob("step-*") if (m := _STEP.fullmatch(p.name))}
     return steps[max(steps)] if steps else None
+
+
+def _put_back_replaced(root: Path) -> list[int]:
+    """Undo a publication that a crash cut short; give the steps that got their checkpoint back.
+
+    Between the two renames of `publish_checkpoint` the only whole checkpoint of a step is the one
+    being replaced.
+    """
+    steps = []
+    for replaced in sorted(root.glob(".step-*.replaced")):
+        found = _REPLACED.fullmatch(replaced.name)
+        if found is None:
+            continue
+        target = root / f"step-{found[1]}"
+        if target.exists():  # the crash came after: only the clearing away was left
+            shutil.rmtree(replaced)
+        else:
+            replaced.rename(target)
+            steps.append(int(found[1]))
+    return steps
 
 
 def _take_lock(path: Path) -> IO[str]:

@@ -3,8 +3,9 @@
 The template's own text is learnt once, by rendering small conversations and comparing; results
 then cost a concatenation and one call of the fast tokenizer. Text from outside never becomes a
 control token: it is hidden while the template renders, and encoded as plain text.
-Neighbours: `tool_calls.py` reads calls; `tokenizer.py` trains our own folder. Left out: slow
-tokenizers, and call forms other than Hermes (such a template gets its calls as content).
+Neighbours: `tool_calls.py` reads calls; `folder.py` checks the files without loading all this;
+`tokenizer.py` trains our own folder. Left out: slow tokenizers, and call forms other than Hermes
+(such a template gets its calls as content).
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any
 from limosa.base.errors import ModelError
 from limosa.base.interfaces import Chat
 from limosa.base.messages import Message, ParsedReply, ToolCall, ToolResult, ToolSpec
+from limosa.tokens.folder import find_tokenizer, make_template_error
 from limosa.tokens.tool_calls import format_call, parse_reply_text
 
 _PROBE = "probetext"
@@ -252,11 +254,7 @@ def load_chat(folder: str | Path) -> TemplateChat:
     Raises: ModelError for a missing folder, tokenizer or chat template, or one that cannot serve.
     """
     path = Path(folder).expanduser()
-    if not path.is_dir():
-        raise ModelError(f"no folder {str(path)!r}", hint="give a Hugging Face model folder")
-    if not (path / "tokenizer.json").is_file():
-        hint = "put the model's tokenizer.json and tokenizer_config.json there (fast tokenizers)"
-        raise ModelError(f"{path} holds no tokenizer.json", hint=hint)
+    find_tokenizer(path)
     from transformers import AutoTokenizer  # takes seconds to import
 
     try:
@@ -265,8 +263,7 @@ def load_chat(folder: str | Path) -> TemplateChat:
         hint = "save the tokenizer again with transformers' save_pretrained"
         raise ModelError(f"the tokenizer in {path} cannot be read: {error}", hint=hint) from error
     if not tokenizer.chat_template:
-        hint = "put a chat_template.jinja there, or take an instruction-tuned model"
-        raise ModelError(f"the tokenizer in {path} has no chat template", hint=hint)
+        raise make_template_error(path)
     try:
         return TemplateChat(tokenizer)
     except _template_error() as error:

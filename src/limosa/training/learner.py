@@ -83,7 +83,8 @@ class RlLearner:
             advantage=ADVANTAGES[rl.advantage],
             aggregation=self._loss.aggregation,
             loss_weights={d.name: d.loss_weight for d in domains},
-            max_tokens=rl.context_window,
+            # A file may ask for a million tokens; no sequence is longer than the model's positions.
+            max_tokens=min(rl.context_window, model.config.max_position_embeddings),
             keep_flat=rl.kl_coefficient > 0 or rl.entropy_coefficient > 0,
         )
         self._normalizer = RewardNormalizer({d.name: d.reward_normalization for d in domains})
@@ -117,7 +118,7 @@ class RlLearner:
             metrics |= self._update(batch, sums)
         self.version += 1
         wall_s = time.perf_counter() - started
-        metrics |= {f"reward/{name}": sum(v) / len(v) for name, v in rewards.items()}
+        metrics |= {f"reward_trained/{name}": sum(v) / len(v) for name, v in rewards.items()}
         metrics |= {name: float(count) for name, count in self._skipped.items()}
         metrics |= {
             "trajectories": float(len(trajectories)),
@@ -198,7 +199,9 @@ class RlLearner:
         factor_T, importance_T = truncate_importance(
             logprobs_T, behaviour_T, self._rl.importance_cap
         )
-        losses_T = terms.losses_T * factor_T
+        losses_T = terms.losses_T
+        if not self._loss.holds_importance:
+            losses_T = losses_T * factor_T
         if self._rl.entropy_coefficient > 0:
             losses_T = losses_T - self._rl.entropy_coefficient * entropy_T
         if self._reference is not None:

@@ -90,10 +90,15 @@ def _clip_surrogate(ratio_T: Tensor, advantages_T: Tensor, clip: Clip) -> LossTe
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """A named loss: what each token contributes, and what is averaged over."""
+    """A named loss: what each token contributes, and what is averaged over.
+
+    `holds_importance` where the terms bound each token's importance themselves, so that
+    `truncate_importance` must not do it once more.
+    """
 
     terms: Callable[[SampledTokens, Clip], LossTerms]
     aggregation: Aggregation
+    holds_importance: bool = False
 
 
 # grpo: arXiv 2402.03300; dapo: arXiv 2503.14476; dr_grpo: arXiv 2503.20783. All three honour both
@@ -104,7 +109,7 @@ LOSSES: Mapping[str, PolicyLoss] = MappingProxyType(
         "dapo": PolicyLoss(clip_token_ratio, "token_mean"),
         "dr_grpo": PolicyLoss(clip_token_ratio, "constant"),
         "gspo": PolicyLoss(clip_sequence_ratio, "sequence_mean"),
-        "cispo": PolicyLoss(truncate_token_ratio, "token_mean"),
+        "cispo": PolicyLoss(truncate_token_ratio, "token_mean", holds_importance=True),
     }
 )
 

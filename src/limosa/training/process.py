@@ -1,12 +1,15 @@
 """The learner in a child process, so that sampling and learning share a machine but no lock.
 
-Groups go over a pipe as pickled plain values; weights come back through one file that both sides
-map into memory. The child's failure or death ends the waiting call at once as a LearnerError. The
-parent alone decides on signals: the child never sees Ctrl-C, and dies with its parent.
-Neighbours: `learner.py` does the work; `rl.py` awaits. Left out: several learners.
+Groups go over a pipe as pickled plain values; weights come back through one file without a name
+that both sides map into memory. The child's failure or death ends the waiting call at once as a
+LearnerError. The parent alone decides on signals: the child heeds neither Ctrl-C nor SIGTERM, and
+dies with its parent. Neighbours: `learner.py` does the work; `rl.py` awaits. Left out: several
+learners.
 """
 
 import asyncio
+import atexit
+import mmap
 import multiprocessing
 import os
 import signal
@@ -15,9 +18,12 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +38,7 @@ from limosa.models.weights import checksum, load_model
 from limosa.training.learner import RlLearner
 
 CLOSE_TIMEOUT_S = 5.0
+PARENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +69,28 @@ class LearnerProcess:
 
     The weights of a StepStats are views of the shared file: they are those of the named version
     until the next `step`. Make one with `start`.
+
+    Left out: a time-out. An update takes as long as model and batch ask for, so a child that hangs
+    without ending is waited for until somebody stops the run.
     """
 
     def __init__(self, spec: LearnerSpec) -> None:
         context = multiprocessing.get_context("spawn")
-        self._folder = tempfile.TemporaryDirectory(prefix="limosa-learner-")
-        weights_path = str(Path(self._folder.name) / "weights")
         self._connection, theirs = context.Pipe()
         self._process: BaseProcess = context.Process(
-            target=_serve, args=(theirs, spec, weights_path), name="limosa-learner", daemon=True
+            target=_serve, args=(theirs, spec), name="limosa-learner", daemon=True
         )
-        # A blocked signal stays blocked in the child: Ctrl-C is the parent's to handle.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Started by the first Process.start otherwise, which would unblock the signals once more.
+        resource_tracker.ensure_running()
+        # A blocked signal stays blocked in the child: until it ignores them itself, none ends it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
         try:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # At exit multiprocessing asks with SIGTERM, which the child ignores, and then waits.
+        atexit.register(self._process.kill)
         theirs.close()
-        self._weights_path = weights_path
         self._weights: Mapping[str, Tensor] = {}
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="limosa-learner")
         self._closed = False
@@ -92,8 +103,11 @@ class LearnerProcess:
         """
         learner = cls(spec)
         try:
-            layout, version, name = await learner._receive(None)
-            learner._weights = _map_weights(learner._weights_path, layout)
+            with tempfile.TemporaryFile(prefix="limosa-learner-") as file:
+                with suppress(OSError):  # the child has ended then, which the next line finds out
+                    send_handle(learner._connection, file.fileno(), learner.process_id)
+                layout, version, name = await learner._receive(None)
+                learner._weights = _map_weights(file.fileno(), layout)
         except BaseException:
             await learner.close()
             raise
@@ -150,21 +164,25 @@ class LearnerProcess:
         # The child holds nothing that a kill could spoil: checkpoints are written by renaming.
         self._process.kill()
         self._process.join()
+        atexit.unregister(self._process.kill)
         self._executor.shutdown(wait=True)
         self._connection.close()
         self._process.close()
-        self._folder.cleanup()
 
 
-def _serve(connection: Connection, spec: LearnerSpec, weights_path: str) -> None:
+def _serve(connection: Connection, spec: LearnerSpec) -> None:
     """The child: begin, then answer requests until the pipe closes."""
+    for number in PARENT_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
         torch.set_num_threads(spec.threads)
+        weights_fd = recv_handle(connection)
         learner = _make_learner(spec)
         state = learner.model.state_dict()
         layout = [(name, tuple(t.shape)) for name, t in state.items()]
-        shared = _map_weights(weights_path, layout)
+        shared = _map_weights(weights_fd, layout)
+        os.close(weights_fd)
         _copy_weights(state, shared)
         connection.send((layout, learner.version, checksum(state)))
         while True:
@@ -202,10 +220,12 @@ def _follow_parent() -> None:
     os._exit(1)
 
 
-def _map_weights(path: str, layout: Sequence[tuple[str, Sequence[int]]]) -> dict[str, Tensor]:
-    """Tensors of a layout over one shared float32 file, which is made where it is missing."""
+def _map_weights(fd: int, layout: Sequence[tuple[str, Sequence[int]]]) -> dict[str, Tensor]:
+    """Tensors of a layout over one open file of float32 that is shared; closing it is harmless."""
     sizes = [torch.Size(shape).numel() for _, shape in layout]
-    flat = torch.from_file(path, shared=True, size=sum(sizes), dtype=torch.float32)
+    size_bytes = sum(sizes) * torch.float32.itemsize
+    os.ftruncate(fd, size_bytes)
+    flat = torch.frombuffer(mmap.mmap(fd, size_bytes), dtype=torch.float32)
     parts = torch.split(flat, sizes)
     return {name: part.view(*shape) for (name, shape), part in zip(layout, parts, strict=True)}
 
