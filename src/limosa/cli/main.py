@@ -5,6 +5,7 @@ Exit status: 0 done, 1 something failed that is not the user's doing, 2 bad inpu
 """
 
 import importlib
+import signal
 import sys
 
 import click
@@ -79,5 +80,7 @@ def main() -> None:
         click.echo(f"error: {type(error).__name__}: {error}", err=True)
         sys.exit(1)
     except (KeyboardInterrupt, click.Abort):
+        # All is written; one more Ctrl-C could only spoil the farewell.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         click.echo("interrupted", err=True)
         sys.exit(130)
