@@ -362,3 +362,16 @@ def test_an_ordinary_user_can_make_boxes() -> None:
     assert done.stdout.startswith("in\n1000\n"), done.stdout
     assert "{'a/b': b'in\\n', 'a/c': b'out\\n'} True /work/a\n" in done.stdout
     assert done.stdout.count("Read-only file system") + done.stdout.count("Permission denied") == 2
+
+
+async def test_a_folder_that_cannot_be_made_takes_no_place(tmp_path: Path) -> None:
+    boxes = BubblewrapProvider(1, scratch=tmp_path)
+    try:
+        for number in (1, 2):  # in the way of the first two boxes
+            (boxes._scratch.path / f"box-{number}").mkdir()
+            with pytest.raises(SandboxError, match="no folder for a box"):
+                await boxes.create("sandbox-base:v1")
+        async with asyncio.timeout(10):
+            await boxes.create("sandbox-base:v1")
+    finally:
+        await boxes.close()

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from limosa.sandbox.box import is_alive, walk_processes
-from limosa.store.run import read_events, read_state
+from limosa.store.run import iterate_trajectories, read_events, read_state
 
 LIMOSA = str(Path(sys.executable).with_name("limosa"))
 CONFIG: dict[str, Any] = {
@@ -152,9 +152,10 @@ def test_ctrl_c_at_a_terminal_leaves_a_checkpoint_and_no_process(trainer: Traine
     assert 2 <= version < 30
     wait_for_none(trainer.list_left)
     assert list(trainer.temporary.glob("limosa-*")) == []
-    # No box was spoilt by the signal: the update was finished on what it had.
-    invalid = [e for e in read_events(trainer.path).lines if "SandboxError" in json.dumps(e)]
-    assert invalid == []
+    # The signal ended no box that was up: the update was finished on what it had. One that is
+    # being forked just then may not come to be; its episode is invalid and played again.
+    errors = [t.error for _, t in iterate_trajectories(trainer.path) if not t.is_valid]
+    assert [e for e in errors if "could not make the box" not in e] == []
     trainer.resume(version + 2)
 
 

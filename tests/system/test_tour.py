@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +15,16 @@ from limosa.domains import table
 from limosa.quality.finding import Status
 from limosa.quality.gate import apply_gate, check_domain
 
-TOUR = (Path(__file__).parents[2] / "docs" / "tour.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TOUR = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
+
+
+def test_the_tours_domain_is_as_clean_as_make_test_wants_it(tmp_path: Path) -> None:
+    file = tmp_path / "spelling.py"
+    file.write_text(re.findall(r"```python\n(.*?)```", TOUR, re.DOTALL)[0], encoding="utf-8")
+    for check in (["check"], ["format", "--check"]):
+        options = ["--no-cache", "--config", str(ROOT / "pyproject.toml")]
+        subprocess.run([sys.executable, "-m", "ruff", *check, *options, str(file)], check=True)
 
 
 async def test_the_tours_domain_passes_the_gate(
@@ -30,6 +40,9 @@ async def test_the_tours_domain_passes_the_gate(
     domain: Domain = table.load_domain(name)
     assert table.known_domains()[name] == ("only",)
     tasks = [domain.make_task("only", make_seed("train", index)) for index in range(5)]
+    held_out = {domain.make_task("only", make_seed("eval", i)).data["word"] for i in range(99)}
+    trained = {domain.make_task("only", make_seed("train", i)).data["word"] for i in range(999)}
+    assert not held_out & trained
     finding = await check_domain(domain, tasks, FakeProvider(), jobs=2)
     apply_gate([finding], 0.0)
     assert finding.count(Status.SOUND) == 5

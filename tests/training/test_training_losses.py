@@ -119,3 +119,15 @@ def test_sequences_without_sampled_tokens_count_for_nothing():
     assert weigh_tokens([2, 0, 4], "token_mean", max_tokens=9) == [1 / 6] * 3
     with pytest.raises(AssertionError):
         weigh_tokens([0], "token_mean", max_tokens=9)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_token_that_the_sampler_all_but_excluded_spoils_no_update(name: str) -> None:
+    logprobs_T = torch.tensor([-1.0, -1.0], requires_grad=True)
+    behaviour_T = torch.tensor([-400.0, -1.0])
+    tokens = SampledTokens(
+        logprobs_T, behaviour_T, torch.tensor([-1.0, -1.0]), torch.zeros(2, dtype=torch.long)
+    )
+    factor_T, _ = truncate_importance(logprobs_T, behaviour_T, 2.0)
+    (LOSSES[name].terms(tokens, Clip()).losses_T * factor_T).sum().backward()
+    assert logprobs_T.grad is not None and logprobs_T.grad.isfinite().all()

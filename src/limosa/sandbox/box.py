@@ -63,6 +63,14 @@ def walk_processes(root: int) -> set[int]:
     return found
 
 
+def open_full_pipe(data: bytes) -> int:
+    """The reading end of a pipe that holds `data`, which fits into it, and then ends."""
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, data)
+    os.close(write_fd)
+    return read_fd
+
+
 def read_kernel(path: str) -> bytes:
     """A file of /proc. Every call on a box reads some, so without pathlib and buffers."""
     with FileIO(path) as file:
@@ -95,8 +103,11 @@ def is_killed(pid: int) -> bool:
 class Box:
     """A live box: its process, its control pipe, and the news of its death."""
 
-    def __init__(self, folder: Path, on_gone: Callable[["Box"], None]) -> None:
+    def __init__(
+        self, folder: Path, on_gone: Callable[["Box"], None], *, filter_program: bytes | None
+    ) -> None:
         self.folder = folder
+        self._filter = filter_program
         self.work_fd = -1
         self._on_gone = on_gone
         self._process: subprocess.Popen[bytes] | None = None
@@ -139,16 +150,21 @@ class Box:
         control_fd, self._control_fd = os.pipe()
         news_fd, news_write_fd = os.pipe()
         info_fd, info_write_fd = os.pipe()
+        theirs = [control_fd, news_write_fd, info_write_fd]
         os.set_blocking(self._control_fd, False)
         os.set_blocking(news_fd, False)
         program, *arguments = command
+        arguments = ["--info-fd", str(info_write_fd), *arguments]
         try:
+            if self._filter is not None:
+                theirs.append(open_full_pipe(self._filter))
+                arguments = ["--seccomp", str(theirs[-1]), *arguments]
             self._process = subprocess.Popen(
-                [program, "--info-fd", str(info_write_fd), *arguments],
+                [program, *arguments],
                 stdin=control_fd,
                 stdout=news_write_fd,
                 stderr=news_write_fd,
-                pass_fds=(info_write_fd,),
+                pass_fds=theirs[2:],
                 env=environment,
                 cwd="/",
                 # Ctrl-C at a terminal goes to the group of the foreground: it is for us alone.
@@ -159,7 +175,7 @@ class Box:
             close_fds(news_fd, info_fd)
             raise SandboxError(f"bubblewrap could not be started: {error}") from error
         finally:
-            close_fds(control_fd, news_write_fd, info_write_fd)
+            close_fds(*theirs)
         return news_fd, info_fd
 
     def _enter(self, init_pid: int) -> None:

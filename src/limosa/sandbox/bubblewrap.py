@@ -3,7 +3,7 @@
 Nothing of the host is writable, there is no network, no capability and no inherited environment;
 `/work`, `/tmp` and `/dev/shm` are sized and vanish with the box. Implements `Sandbox` and
 `SandboxProvider` of `base/interfaces.py` over `box.py` (processes), `shell.py`, `transfer.py`,
-`images.py`, `scratch.py` and `limits.py`. Leaves out cgroups, seccomp and writable images.
+`images.py`, `scratch.py`, `seccomp.py` and `limits.py`. Leaves out cgroups and writable images.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from limosa.sandbox.images import WORK_DIRECTORY, ImageShelf, find_image
 from limosa.sandbox.limits import Limits, to_ulimit
 from limosa.sandbox.pipes import BoundedOutput, StatusLines, close_fds
 from limosa.sandbox.scratch import ScratchFolder
+from limosa.sandbox.seccomp import make_filter
 from limosa.sandbox.shell import LOOP, SIGNALLED_CODE, TIMED_OUT_CODE, Shell, parse_code
 from limosa.sandbox.transfer import get_files, put_files
 
@@ -207,6 +208,7 @@ class BubblewrapProvider:
         self._scratch = ScratchFolder(scratch)
         self._shelf = ImageShelf(self._scratch.path)
         self._mounts = to_mount_arguments(self._limits)
+        self._filter = make_filter()
         self._room = asyncio.Semaphore(max_boxes)
         self._starting: dict[Box, asyncio.Task[None]] = {}
         self._running: dict[Box, BubblewrapSandbox] = {}
@@ -226,8 +228,12 @@ class BubblewrapProvider:
             self._room.release()
             raise SandboxError("the provider of boxes is closed")
         folder = self._scratch.path / f"box-{next(self._numbers)}"
-        folder.mkdir(mode=0o700)
-        box = Box(folder, self._forget)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            self._room.release()
+            raise SandboxError(f"no folder for a box could be made: {error}") from error
+        box = Box(folder, self._forget, filter_program=self._filter)
         command = [str(self._program), *ISOLATION, *image_arguments, *self._mounts]
         command += ["--ro-bind", str(folder), CONTROL_FOLDER, "--remount-ro", "/", "--"]
         command += ["bash", "--norc", "--noprofile", "-c"]

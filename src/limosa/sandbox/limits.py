@@ -9,6 +9,8 @@ import os
 import platform
 from dataclasses import dataclass
 
+from limosa.sandbox.seccomp import MACHINES
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -79,4 +81,7 @@ def capabilities() -> dict[str, Capability]:
         "transfer_files": Capability(True, "checked during a transfer"),
         "memory_of_box": Capability(False, "needs a memory cgroup"),
         "network": Capability(True, "an empty network namespace"),
+        "other_processes": Capability(
+            platform.machine() in MACHINES, "seccomp refuses tracing and limits of another process"
+        ),
     }

@@ -17,6 +17,10 @@ from torch import Tensor
 
 Aggregation = Literal["token_mean", "sequence_mean", "constant"]
 
+# One token that the sampler all but excluded would make a ratio infinite, and its product with a
+# factor of 0 would spoil the whole update. Far outside of any clip and cap.
+MAX_LOG_RATIO = 20.0
+
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
@@ -54,7 +58,7 @@ def clip_token_ratio(tokens: SampledTokens, clip: Clip) -> LossTerms:
     Source: PPO (arXiv 1707.06347), equation 7; separate bounds: DAPO (arXiv 2503.14476),
     equation 10.
     """
-    ratio_T = (tokens.logprobs_T - tokens.behaviour_T).exp()
+    ratio_T = _bound(tokens.logprobs_T - tokens.behaviour_T).exp()
     return _clip_surrogate(ratio_T, tokens.advantages_T, clip)
 
 
@@ -67,7 +71,7 @@ def clip_sequence_ratio(tokens: SampledTokens, clip: Clip) -> LossTerms:
     count = int(tokens.sequence_T.max()) + 1
     lengths_S = torch.bincount(tokens.sequence_T, minlength=count)
     sums_S = log_ratio_T.new_zeros(count).index_add(0, tokens.sequence_T, log_ratio_T)
-    ratio_T = (sums_S / lengths_S.clamp(min=1)).exp()[tokens.sequence_T]
+    ratio_T = _bound(sums_S / lengths_S.clamp(min=1)).exp()[tokens.sequence_T]
     return _clip_surrogate(ratio_T, tokens.advantages_T, clip)
 
 
@@ -76,10 +80,14 @@ def truncate_token_ratio(tokens: SampledTokens, clip: Clip) -> LossTerms:
 
     Source: CISPO, MiniMax-M1 (arXiv 2506.13585), equations 4 and 5; no lower bound, as there.
     """
-    ratio_T = (tokens.logprobs_T.detach() - tokens.behaviour_T).exp()
+    ratio_T = _bound(tokens.logprobs_T.detach() - tokens.behaviour_T).exp()
     bound = 1.0 + clip.high
     losses_T = -ratio_T.clamp(max=bound) * tokens.advantages_T * tokens.logprobs_T
     return LossTerms(losses_T, ratio_T > bound)
+
+
+def _bound(log_ratio_T: Tensor) -> Tensor:
+    return log_ratio_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def _clip_surrogate(ratio_T: Tensor, advantages_T: Tensor, clip: Clip) -> LossTerms:
@@ -138,7 +146,8 @@ def truncate_importance(
 
     The surrogates above hold the ratio to the sampler's recorded log-probabilities, so the
     importance of a stale token is in them already; unbounded only where the advantage is negative
-    and the ratio large. The factor min(1, cap / ratio) bounds it and is exactly 1 elsewhere.
+    and the ratio large. The factor min(1, cap / ratio) bounds it and is exactly 1 elsewhere. It is
+    a token's own also under gspo, whose surrogate holds the ratio of the whole sequence.
 
     Source: truncated importance sampling, Ionides (2008); for token-level use in asynchronous
     training: Yao et al., "Your efficient RL framework secretly brings you off-policy RL
@@ -146,7 +155,7 @@ def truncate_importance(
     update a batch a third set of log-probabilities would cost a forward pass and equal the
     learner's own.
     """
-    ratio_T = (logprobs_T.detach() - behaviour_T).exp()
+    ratio_T = _bound(logprobs_T.detach() - behaviour_T).exp()
     return (cap / ratio_T).clamp(max=1.0), ratio_T.clamp(max=cap)
 
 
