@@ -162,3 +162,42 @@ def test_check_loads_no_torch() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     assert run.stdout.endswith("[]\n"), run.stdout
+
+
+def list_notices(limosa, tmp_path, text) -> list[str]:
+    (tmp_path / "run.yaml").write_text(text)
+    return json.loads(limosa("check", "run.yaml", "--json").out)["notices"]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (ONE % (", max_steps: 15", ""), ["domains.0.max_steps: 15", "14 turns"]),
+        (ONE % (", curriculum: [easy], max_steps: 7", ""), ["domains.0.max_steps: 7", "6 turns"]),
+        (
+            "domains: [{name: knowledge_research, env_image: 'sandbox-code:v3'}]",
+            ["domains.0.env_image: sandbox-code:v3", "knowledge_research runs no code"],
+        ),
+        (ONE % ("", "rl: {max_new_tokens: 65}"), ["rl.max_new_tokens: 65", "64 tokens"]),
+        (ONE % ("", "sandbox: {max_boxes: 63}"), ["sandbox.max_boxes: 63: at most 63 episodes"]),
+        (
+            ONE % ("", "rl: {rollout_batch: 8}\nsandbox: {max_boxes: 7}"),
+            ["sandbox.max_boxes: 7"],
+        ),
+    ],
+)
+def test_what_a_setting_does_not_do_is_noticed(limosa, tmp_path, text, parts) -> None:
+    (notice,) = list_notices(limosa, tmp_path, text)
+    assert all(part in notice for part in parts), notice
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ONE % (", max_steps: 14", "rl: {max_new_tokens: 64}"),
+        ONE % (", env_image: 'sandbox-code:v3'", "rl: {rollout_batch: 8}\nsandbox: {max_boxes: 8}"),
+        "domains: [{name: knowledge_research, max_steps: 3}]\nsandbox: {max_boxes: 1}",
+    ],
+)
+def test_a_setting_that_does_something_is_not_noticed(limosa, tmp_path, text) -> None:
+    assert list_notices(limosa, tmp_path, text) == []

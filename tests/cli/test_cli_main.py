@@ -1,5 +1,6 @@
 """The boundary: exit statuses, wrong names, and readers that go away."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,17 @@ def test_every_command_of_the_table_is_there() -> None:
         (UserError("bad", hint="better"), 2, "error: bad\nhint: better\n"),
         (InfrastructureError("broke"), 1, "error: InfrastructureError: broke\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "runs/a/state.json"),
+            1,
+            "error: cannot write runs/a/state.json: No space left on device\nhint: make room, then "
+            "go on with a run by limosa train --resume, or give the command again\n",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "x"),
+            1,
+            "error: PermissionError: [Errno 13] Permission denied: 'x'\n",
+        ),
     ],
 )
 def test_errors_become_exit_statuses(limosa, monkeypatch, error, code, text) -> None:

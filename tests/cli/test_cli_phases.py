@@ -1,5 +1,8 @@
 """The phases' own decisions, without an engine; whole runs stand in tests/system."""
 
+import asyncio
+import errno
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +13,19 @@ from rich.console import Console
 
 from limosa.base.config import DomainConfig, RunConfig
 from limosa.base.errors import InfrastructureError, SandboxError, UserError
-from limosa.base.task import make_seed
+from limosa.base.task import Task, make_seed
 from limosa.base.testing import FakeProvider
+from limosa.base.trajectory import Outcome, Trajectory
 from limosa.cli.phases import (
     Progress,
+    describe_update,
     find_first_index,
     make_dispatcher,
     make_task_gate,
     read_progress,
+    run_evaluation,
     run_gate,
+    save_checkpoint,
 )
 from limosa.cli.progress import Reporter
 from limosa.cli.session import Session
@@ -60,18 +67,21 @@ def make_session(
     boxes: Any = None,
     window: int = 2048,
     quality: dict[str, Any] | None = None,
+    reporter: Reporter | None = None,
+    **sections: Any,
 ) -> Session:
     config = RunConfig.model_validate(
         {
             "domains": [d.model_dump() for d in domains],
             "seed": SEED,
             "quality": {"tasks_per_stage": 2, **(quality or {})},
+            **sections,
         }
     )
     return Session(
         config=config,
         folder=folder,
-        reporter=Reporter(Console(stderr=True, quiet=True)),
+        reporter=reporter or Reporter(Console(stderr=True, quiet=True)),
         domains={d.name: load_domain(d.name) for d in domains},
         sandboxes=boxes or cast(BubblewrapProvider, FakeProvider()),
         chat=chat,
@@ -104,8 +114,10 @@ async def test_a_task_too_long_for_the_model_is_rejected_and_told_before_the_run
 ) -> None:
     boxes = BubblewrapProvider(max_boxes=4)
     agent = DomainConfig(name="long_horizon_agent")
+    file = io.StringIO()
+    reporter = Reporter(Console(file=file, width=80))
     try:
-        session = make_session(folder, chat, agent, boxes=boxes, window=512)
+        session = make_session(folder, chat, agent, boxes=boxes, window=512, reporter=reporter)
         with pytest.raises(UserError, match=r"stage 'long_traj' of .*tokens, at most 512 fit"):
             await run_gate(session)
     finally:
@@ -115,6 +127,10 @@ async def test_a_task_too_long_for_the_model_is_rejected_and_told_before_the_run
         ("long_traj", make_seed("train", FIRST + number)) for number in range(2)
     ]
     assert all(e["status"] == "unsound" for e in rejected)
+    (line,) = [t for t in file.getvalue().splitlines() if "left out" in t]
+    head = "quality gate: long_horizon_agent/long_traj: 2 of 2 tasks left out, the first because "
+    assert line.startswith(f"{head}the reference solution earned 0, expected 1")
+    assert len(line) <= len(head) + 160
 
 
 async def test_boxes_that_cannot_be_made_are_not_the_domains_fault(
@@ -170,3 +186,113 @@ async def test_a_damaged_dispatchers_state_is_told_too(
     session = make_session(folder, chat, DomainConfig(name="knowledge_research"))
     with pytest.raises(UserError, match=r"state\.json holds no state of a dispatcher"):
         make_dispatcher(session, make_task_gate(session, ()), Progress(dispatcher=state))
+
+
+@pytest.mark.parametrize(
+    ("domain", "sections", "live"),
+    [
+        ("code_engineering", {}, 64),
+        ("code_engineering", {"sandbox": {"max_boxes": 5}}, 5),
+        ("code_engineering", {"rl": {"rollout_batch": 4}, "sandbox": {"max_boxes": 5}}, 4),
+        ("knowledge_research", {"sandbox": {"max_boxes": 5}}, 64),
+    ],
+)
+def test_no_more_episodes_live_than_boxes(
+    folder: RunFolder, chat: TemplateChat, domain: str, sections: dict[str, Any], live: int
+) -> None:
+    session = make_session(folder, chat, DomainConfig(name=domain), **sections)
+    assert session.max_live_episodes == live
+    assert session.bound_by_boxes(8) == (5 if live < 64 else 8)
+
+
+async def test_the_gate_asks_for_no_more_boxes_than_there_are(
+    folder: RunFolder, chat: TemplateChat
+) -> None:
+    most = live = 0
+
+    class Counting(DeadBoxes):
+        async def create(self, image: str) -> Any:
+            nonlocal most, live
+            live += 1
+            most = max(most, live)
+            await asyncio.sleep(0.001)
+            live -= 1
+            raise SandboxError("no box today")
+
+    agent = DomainConfig(name="long_horizon_agent", curriculum=("short_traj",))
+    quality = {"tasks_per_stage": 8}
+    session = make_session(
+        folder, chat, agent, boxes=Counting(), quality=quality, sandbox={"max_boxes": 3}
+    )
+    with pytest.raises(InfrastructureError):
+        await run_gate(session)
+    assert most == 3
+
+
+async def test_held_out_tasks_that_stay_invalid_are_told(
+    folder: RunFolder, chat: TemplateChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(
+        self: Session, task: Task, group: str, member: int, attempt: int, *, temperature: float
+    ) -> Trajectory:
+        is_spoilt = group.endswith("-1")
+        return make_trajectory(task, group, Outcome.INVALID if is_spoilt else Outcome.FAILED)
+
+    monkeypatch.setattr(Session, "play", play)  # there is no engine
+    file = io.StringIO()
+    reporter = Reporter(Console(file=file, width=80))
+    session = make_session(
+        folder,
+        chat,
+        DomainConfig(name="knowledge_research"),
+        reporter=reporter,
+        evaluation={"tasks_per_domain": 4},
+    )
+    await run_evaluation(session, "eval_before")
+    said = "eval before: 1 of 4 held-out tasks stayed invalid and are left out of the numbers"
+    assert file.getvalue().splitlines()[-1] == said
+
+
+def make_trajectory(task: Task, group: str, outcome: Outcome) -> Trajectory:
+    return Trajectory(
+        id=group,
+        group_id=group,
+        domain=task.domain,
+        stage=task.stage,
+        task_hash=task.content_hash,
+        task_seed=task.seed,
+        environment_version="v",
+        token_ids=(1, 2),
+        sampled=(0, 1),
+        logprobs=(0.0, -0.5),
+        versions=(-1, 0),
+        prompt_tokens=1,
+        temperature=1.0,
+        outcome=outcome,
+        reward=0.0,
+        error="spoilt" if outcome is Outcome.INVALID else "",
+    )
+
+
+async def test_a_checkpoint_that_cannot_be_written_leaves_nothing(
+    folder: RunFolder, chat: TemplateChat
+) -> None:
+    class FullDisk:
+        async def save(self, path: str) -> None:
+            (Path(path) / "model.safetensors").write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    session = make_session(folder, chat, DomainConfig(name="knowledge_research"))
+    progress = Progress(version=1)
+    dispatcher = make_dispatcher(session, make_task_gate(session, ()), progress)
+    learner = cast(Any, FullDisk())
+    with pytest.raises(OSError, match="No space left"):
+        await save_checkpoint(session, learner, dispatcher, progress, 2, save=lambda: None)
+    assert list((folder.path / "checkpoints").iterdir()) == []
+    assert progress.version == 1
+
+
+def test_an_update_is_told_with_the_important_part_first() -> None:
+    metrics = {"tokens_per_s": 4062.3, "reward/code": 0.5, "success/code": 0.1, "reward/maze": 0.75}
+    assert describe_update(metrics) == "reward 0.62  4062 tok/s  code 0.50, maze 0.75"
+    assert describe_update({"tokens_per_s": 4062.3, "loss": 1.0}) == "4062 tok/s"

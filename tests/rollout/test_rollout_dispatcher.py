@@ -285,3 +285,11 @@ async def test_a_group_played_again_after_a_resume_has_an_id_of_its_own() -> Non
     assert {t.group_id for t in logs[2].trajectories} == {
         f"{t.domain}-{t.task_seed}.r2" for t in logs[2].trajectories
     }
+
+
+async def test_a_state_with_an_unknown_stage_is_refused() -> None:
+    dispatcher = _dispatcher(_player(_mixed))
+    state = {**dispatcher.to_state(), "pending": [["a", "gone", 3]]}
+    with pytest.raises(ValueError, match="'gone' is no stage of 'a'"):
+        dispatcher.restore(state)
+    dispatcher.restore({**state, "pending": [["a", "only", 3], ["gone", "x", 4]]})

@@ -1,5 +1,9 @@
+import errno
 import json
 import math
+import os
+import resource
+import signal
 
 import pytest
 from hypothesis import given
@@ -72,3 +76,35 @@ def test_an_atomic_write_replaces_and_leaves_nothing_beside(tmp_path):
     write_atomically(path, "new")
     assert path.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "state.json"
+    write_atomically(path, "old")
+
+    def fail(fd):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)  # a test cannot fill the disk
+    with pytest.raises(OSError, match=r"No space left on device: '.*/state\.json'"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_line_cut_by_a_full_disk_is_taken_back(tmp_path):
+    journal = Journal(tmp_path / "j.jsonl")
+    journal.append({"n": 1})
+    size = (tmp_path / "j.jsonl").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:  # a bound on the file's size cuts the write short as a full disk does
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, before[1]))
+        with pytest.raises(OSError, match=r"j\.jsonl"):
+            journal.append({"text": "x" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    journal.append({"n": 2})
+    journal.close()
+    assert read_journal(tmp_path / "j.jsonl").lines == ({"n": 1}, {"n": 2})

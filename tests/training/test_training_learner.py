@@ -192,3 +192,18 @@ def test_restored_learner_goes_on_bit_for_bit(tiny_model, play_group, tmp_path):
 def test_restore_names_what_is_missing(tiny_model, tmp_path):
     with pytest.raises(UserError, match="learner state"):
         make_learner(tiny_model).restore(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "keys"])
+def test_restore_names_a_damaged_state(tiny_model, tmp_path, damage):
+    learner = make_learner(tiny_model)
+    learner.save(tmp_path)
+    path = tmp_path / "learner.pt"
+    if damage == "keys":
+        torch.save({"version": 1}, path)
+    else:
+        path.write_bytes(path.read_bytes()[: 1000 if damage == "truncated" else 0])
+    with pytest.raises(
+        UserError, match=r"learner\.pt cannot be read: .*\nhint: resume from an old"
+    ):
+        make_learner(tiny_model).restore(tmp_path)

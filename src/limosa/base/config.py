@@ -78,10 +78,10 @@ class QualityConfig(Section):
 
 
 class SandboxConfig(Section):
-    """Where untrusted code runs. `max_boxes` bounds the live boxes."""
+    """Where untrusted code runs. `max_boxes` bounds the live boxes, and so the live episodes."""
 
     backend: Literal["bubblewrap"] = "bubblewrap"
-    max_boxes: PositiveInt = 32
+    max_boxes: PositiveInt = 64
 
 
 class RunConfig(Section):

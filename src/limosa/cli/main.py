@@ -4,6 +4,7 @@ Commands are imported only when called, so `limosa check` never loads torch.
 Exit status: 0 done, 1 something failed that is not the user's doing, 2 bad input, 130 interrupted.
 """
 
+import errno
 import importlib
 import signal
 import sys
@@ -63,6 +64,15 @@ def cli() -> None:
     """
 
 
+def describe_os_error(error: OSError) -> str:
+    """What the system refused; a full disk is told with the way out."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return f"{type(error).__name__}: {error}"
+    where = f" {error.filename}" if error.filename else ""
+    hint = "make room, then go on with a run by limosa train --resume, or give the command again"
+    return f"cannot write{where}: {error.strerror}\nhint: {hint}"
+
+
 def main() -> None:
     """Run the command line; errors that Limosa raises on purpose print without a traceback.
 
@@ -78,6 +88,9 @@ def main() -> None:
         sys.exit(2)
     except LimosaError as error:
         click.echo(f"error: {type(error).__name__}: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        click.echo(f"error: {describe_os_error(error)}", err=True)
         sys.exit(1)
     except (KeyboardInterrupt, click.Abort):
         # All is written; one more Ctrl-C could only spoil the farewell.

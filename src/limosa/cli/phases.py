@@ -28,6 +28,7 @@ from limosa.store.run import make_state_error, read_state
 from limosa.training.rl import run_rl
 
 GATE_JOBS = 8
+REASON_CHARACTERS = 160
 LAST_PHASE = "eval_after"
 # What a state file may hold for each field of `Progress`.
 KINDS: Mapping[str, tuple[type, ...]] = {
@@ -124,13 +125,30 @@ async def run_gate(session: Session) -> list[DomainFinding]:
                     domain,
                     tasks[name],
                     session.sandboxes,
-                    jobs=GATE_JOBS,
+                    jobs=session.bound_by_boxes(GATE_JOBS),
                     play_script=session.play_script,
                     on_progress=on_progress,
                 )
             )
+    _tell_left_out(session, findings)
     apply_gate(findings, session.config.quality.max_unsound_ratio)
     return findings
+
+
+def _tell_left_out(session: Session, findings: Sequence[DomainFinding]) -> None:
+    """A line for each domain and stage with unsound tasks."""
+    for finding in findings:
+        for stage in dict.fromkeys(t.stage for t in finding.tasks):
+            tasks = [t for t in finding.tasks if t.stage == stage]
+            unsound = [t for t in tasks if t.status is Status.UNSOUND]
+            if unsound:
+                reason = " ".join(unsound[0].reason.split())
+                if len(reason) > REASON_CHARACTERS:
+                    reason = f"{reason[: REASON_CHARACTERS - 1]}…"
+                session.reporter.note(
+                    f"quality gate: {finding.domain}/{stage}: {len(unsound)} of {len(tasks)} tasks "
+                    f"left out, the first because {reason}"
+                )
 
 
 def log_finding(session: Session, finding: TaskFinding) -> None:
@@ -190,13 +208,20 @@ async def run_evaluation(session: Session, name: str) -> list[Trajectory]:
             solved[trajectory.outcome.value] += 1
             phase.advance(detail=f"solved {solved['solved'] / max(1, phase.done + 1):.0%}")
 
-        return await evaluate(
+        results = await evaluate(
             tasks,
             play,
             jobs=session.max_live_episodes,
             on_result=on_result,
             on_retry=functools.partial(session.folder.append_trajectory, phase=name),
         )
+    invalid = sum(not t.is_valid for t in results)
+    if invalid:
+        session.reporter.note(
+            f"{name.replace('_', ' ')}: {invalid} of {len(results)} held-out tasks stayed invalid "
+            "and are left out of the numbers"
+        )
+    return results
 
 
 def make_dispatcher(session: Session, gate: TaskGate, progress: Progress) -> Dispatcher:
@@ -269,7 +294,7 @@ async def run_training(
                 trained_groups=dict(dispatcher.counts.trained_groups),
                 signal_groups=dict(dispatcher.counts.signal_groups),
             )
-            phase.advance(detail=_describe(metrics))
+            phase.advance(detail=describe_update(metrics))
             if stats.version % config.rl.checkpoint_every == 0:
                 await save_checkpoint(session, learner, dispatcher, progress, reached, save=save)
 
@@ -304,9 +329,13 @@ async def save_checkpoint(
     """
     if version > progress.version:
         staging = session.folder.prepare_checkpoint(version)
-        await learner.save(str(staging))
-        if not (staging / "config.json").is_file():
-            raise LearnerError(f"the learner wrote no model into {staging}")
+        try:
+            await learner.save(str(staging))
+            if not (staging / "config.json").is_file():
+                raise LearnerError(f"the learner wrote no model into {staging}")
+        except Exception:
+            session.folder.discard_checkpoint(version)
+            raise
         path = session.folder.publish_checkpoint(version)
         session.folder.append("checkpoint", step=version, path=str(path))
     progress.version, progress.dispatcher = version, dispatcher.to_state()
@@ -320,7 +349,12 @@ def _to_curves(rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return means | solved
 
 
-def _describe(metrics: Mapping[str, float]) -> str:
-    rewards = [f"{k.split('/')[1]} {v:.2f}" for k, v in metrics.items() if k.startswith("reward/")]
-    rate = metrics.get("tokens_per_s", 0.0)
-    return f"reward {', '.join(rewards)}  {rate:.0f} tok/s learnt"
+def describe_update(metrics: Mapping[str, float]) -> str:
+    """Mean reward over domains and the learner's rate first: a narrow terminal cuts the end."""
+    rate = f"{metrics.get('tokens_per_s', 0.0):.0f} tok/s"
+    rewards = {k.split("/")[1]: v for k, v in metrics.items() if k.startswith("reward/")}
+    if not rewards:  # no episode ended since the last update
+        return rate
+    mean = sum(rewards.values()) / len(rewards)
+    parts = ", ".join(f"{name} {reward:.2f}" for name, reward in rewards.items())
+    return f"reward {mean:.2f}  {rate}  {parts}"

@@ -44,9 +44,19 @@ class Session:
 
     @property
     def max_live_episodes(self) -> int:
-        """Episodes under way at once; `dynamic` leaves it to admission up to the engine's slots."""
+        """Episodes under way at once; `dynamic` leaves it to admission up to the engine's slots.
+
+        No more than there are boxes where code runs: waiting for a box would count as a failure.
+        """
         batch = self.config.rl.rollout_batch
-        return MAX_LIVE_EPISODES if batch == "dynamic" else batch
+        asked = MAX_LIVE_EPISODES if batch == "dynamic" else batch
+        return self.bound_by_boxes(asked)
+
+    def bound_by_boxes(self, count: int) -> int:
+        """`count`, or the number of boxes where a domain runs code and there are fewer."""
+        if all(domain.image is None for domain in self.domains.values()):
+            return count
+        return min(count, self.config.sandbox.max_boxes)
 
     def get_stages(self, domain: str) -> tuple[str, ...]:
         """The stages that the run file names, or all of the domain's."""
@@ -117,7 +127,7 @@ async def open_session(
     domains = {}
     for settings in config.domains:
         domain = load_domain(settings.name)
-        if settings.env_image is not None:
+        if settings.env_image is not None and domain.image is not None:
             domain.image = settings.env_image
         domains[settings.name] = domain
     network = load_model(model)

@@ -8,7 +8,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from limosa.cli.progress import Reporter
 from limosa.cli.session import Session, open_session
 from limosa.evaluation.report import count_train_outcomes, make_report, write_html
 from limosa.evaluation.table import print_table
-from limosa.quality.finding import DomainFinding
+from limosa.quality.finding import DomainFinding, Status
 from limosa.store.run import (
     RunFolder,
     iterate_trajectories,
@@ -185,12 +185,25 @@ class TrainingRun:
                 save=self.save,
                 should_stop=lambda: self.stop.asked,
             )
-        finally:
-            self.stop.is_training = False
-            self._keep_findings(gate.findings, "training")
-            self.save()
+        except BaseException:
+            with suppress(OSError):  # what ended the training is the error to tell
+                self._end_training(gate.findings)
+            raise
+        self._end_training(gate.findings)
         if self.stop.asked and self.progress.version < self.session.config.rl.steps:
             raise Interrupted(f"stopped after update {self.progress.version}")
+
+    def _end_training(self, findings: Sequence[DomainFinding]) -> None:
+        """Keep what the gate found out while training, and tell of it."""
+        self.stop.is_training = False
+        self._keep_findings(findings, "training")
+        unsound = sum(f.count(Status.UNSOUND) for f in findings)
+        if unsound:
+            what = "1 task was" if unsound == 1 else f"{unsound} tasks were"
+            self.session.reporter.note(
+                f"training: {what} left out by the quality gate; the events task_rejected say why"
+            )
+        self.save()
 
     def write_report(self) -> dict[str, Any]:
         """report.json, report.html and the last table."""

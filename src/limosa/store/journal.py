@@ -32,12 +32,20 @@ class Journal:
         self._file = path.open("ab", buffering=0)
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Write one line with a single call of the operating system."""
+        """Write one line with a single call of the operating system.
+
+        Raises: OSError, such as for a full disk; the part of the line that was written is cut.
+        """
         assert not self._file.closed, f"journal {self._file.name} is closed"
         data = to_json_text(value).encode() + b"\n"
-        written = self._file.write(data)
-        while written < len(data):  # a full pipe or a signal may cut a write short
-            written += self._file.write(data[written:])
+        written = 0
+        try:
+            while written < len(data):  # a full disk or a signal may cut a write short
+                written += self._file.write(data[written:])
+        except OSError as error:
+            if written:
+                os.truncate(self._file.fileno(), os.fstat(self._file.fileno()).st_size - written)
+            raise _name_file(error, self._file.name) from None
 
     def close(self) -> None:
         """Release the file; a second call does nothing."""
@@ -78,11 +86,20 @@ def iterate_journal(
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file so that a reader, or a crash, sees the old or the new text and no mixture."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise _name_file(error, path) from None
+
+
+def _name_file(error: OSError, path: object) -> OSError:
+    """The error with the file's path: a write that fails knows only a number."""
+    return OSError(error.errno, error.strerror, str(path))
 
 
 def to_json_text(value: Mapping[str, Any], *, indent: int | None = None) -> str:

@@ -112,6 +112,10 @@ class RunFolder:
         staging.mkdir(parents=True)
         return staging
 
+    def discard_checkpoint(self, step: int) -> None:
+        """Clear away a prepared checkpoint that could not be written, and so its room."""
+        shutil.rmtree(self.path / "checkpoints" / f".step-{step}.partial", ignore_errors=True)
+
     def publish_checkpoint(self, step: int) -> Path:
         """Give the prepared checkpoint its place and point `latest` to it, each in one rename."""
         root = self.path / "checkpoints"

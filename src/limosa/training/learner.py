@@ -147,18 +147,26 @@ class RlLearner:
         fresh.replace(path / STATE_FILE)
 
     def restore(self, path: Path) -> None:
-        """Go on, bit for bit, from what `save` wrote. Raises: UserError where it is not there."""
+        """Go on, bit for bit, from what `save` wrote.
+
+        Raises: UserError where it is not there, or damaged.
+        """
         if not (path / STATE_FILE).is_file():
             hint = "give a checkpoint that `limosa train` wrote"
             raise UserError(f"{path} holds no learner state ({STATE_FILE})", hint=hint)
         self.model.load_state_dict(load_model(path).state_dict())
-        state: dict[str, Any] = torch.load(path / STATE_FILE, weights_only=True)
-        self.version = state["version"]
-        self._updates = state["updates"]
-        self._skipped = state["skipped"]
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._normalizer.restore(state["normalizer"])
-        torch.set_rng_state(state["random"])
+        try:
+            state: dict[str, Any] = torch.load(path / STATE_FILE, weights_only=True)
+            self.version = state["version"]
+            self._updates = state["updates"]
+            self._skipped = state["skipped"]
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._normalizer.restore(state["normalizer"])
+            torch.set_rng_state(state["random"])
+        except Exception as error:  # the file is foreign: torch raises many kinds for a damaged one
+            reason = next(iter(str(error).splitlines()), "")[:200]
+            what = f"{path / STATE_FILE} cannot be read: {type(error).__name__}: {reason}"
+            raise UserError(what, hint="resume from an older step, or begin anew") from None
 
     def _update(self, batch: RlBatch, sums: _Sums) -> Mapping[str, float]:
         warmup = min(1.0, (self._updates + 1) / max(1, self._rl.warmup_steps))

@@ -199,6 +199,8 @@ def _serve(connection: Connection, spec: LearnerSpec) -> None:
         return
     except UserError as error:
         connection.send(_Failure(str(error), error.what, error.hint))
+    except OSError as error:  # a full disk, say: where in our code it struck tells nobody anything
+        connection.send(_Failure(f"{type(error).__name__}: {error}"))
     except Exception:
         # The boundary of the process: the parent raises what is sent here.
         connection.send(_Failure(traceback.format_exc()))
