@@ -22,24 +22,7 @@ KNOWN = KnownNames(
 )
 
 # The design's file, verbatim.
-DESIGN = """\
-domains:
-  - name: code_engineering
-    sampling_ratio: 0.35
-    curriculum: [easy, medium, hard]
-    env_image: sandbox-code:v3
-  - name: long_horizon_agent
-    sampling_ratio: 0.25
-    curriculum: [short_traj, long_traj]
-    max_steps: 200
-  - name: knowledge_research
-    sampling_ratio: 0.20
-    reward_normalization: zscore
-rl:
-  framework: async_actor_learner
-  rollout_batch: dynamic
-  context_window: 1_000_000
-"""
+DESIGN = (Path(__file__).parents[1] / "design.yaml").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -11,24 +11,7 @@ import yaml
 from limosa.models.folder import resolve_model
 
 # The file of the design, verbatim.
-DESIGN = """\
-domains:
-  - name: code_engineering
-    sampling_ratio: 0.35
-    curriculum: [easy, medium, hard]
-    env_image: sandbox-code:v3
-  - name: long_horizon_agent
-    sampling_ratio: 0.25
-    curriculum: [short_traj, long_traj]
-    max_steps: 200
-  - name: knowledge_research
-    sampling_ratio: 0.20
-    reward_normalization: zscore
-rl:
-  framework: async_actor_learner
-  rollout_batch: dynamic
-  context_window: 1_000_000
-"""
+DESIGN = (Path(__file__).parents[1] / "design.yaml").read_text(encoding="utf-8")
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 BASE = resolve_model("limosa-base")
 ONE = "domains: [{name: code_engineering%s}]\n%s"

@@ -14,7 +14,7 @@ from rich.console import Console
 from limosa.base.config import DomainConfig, RunConfig
 from limosa.base.errors import InfrastructureError, SandboxError, UserError
 from limosa.base.task import Task, make_seed
-from limosa.base.testing import FakeProvider
+from limosa.base.testing import FakeProvider, make_trajectory
 from limosa.base.trajectory import Outcome, Trajectory
 from limosa.cli.phases import (
     Progress,
@@ -236,7 +236,7 @@ async def test_held_out_tasks_that_stay_invalid_are_told(
         self: Session, task: Task, group: str, member: int, attempt: int, *, temperature: float
     ) -> Trajectory:
         is_spoilt = group.endswith("-1")
-        return make_trajectory(task, group, Outcome.INVALID if is_spoilt else Outcome.FAILED)
+        return make_trajectory(task, group, group, Outcome.INVALID if is_spoilt else Outcome.FAILED)
 
     monkeypatch.setattr(Session, "play", play)  # there is no engine
     file = io.StringIO()
@@ -251,27 +251,6 @@ async def test_held_out_tasks_that_stay_invalid_are_told(
     await run_evaluation(session, "eval_before")
     said = "eval before: 1 of 4 held-out tasks stayed invalid and are left out of the numbers"
     assert file.getvalue().splitlines()[-1] == said
-
-
-def make_trajectory(task: Task, group: str, outcome: Outcome) -> Trajectory:
-    return Trajectory(
-        id=group,
-        group_id=group,
-        domain=task.domain,
-        stage=task.stage,
-        task_hash=task.content_hash,
-        task_seed=task.seed,
-        environment_version="v",
-        token_ids=(1, 2),
-        sampled=(0, 1),
-        logprobs=(0.0, -0.5),
-        versions=(-1, 0),
-        prompt_tokens=1,
-        temperature=1.0,
-        outcome=outcome,
-        reward=0.0,
-        error="spoilt" if outcome is Outcome.INVALID else "",
-    )
 
 
 async def test_a_checkpoint_that_cannot_be_written_leaves_nothing(

@@ -10,6 +10,7 @@ import pytest
 
 from limosa.base.errors import InfrastructureError
 from limosa.base.task import Task
+from limosa.base.testing import make_trajectory
 from limosa.base.trajectory import Outcome, Trajectory
 from limosa.rollout.admission import Admission
 from limosa.rollout.curriculum import Curriculum
@@ -32,24 +33,7 @@ class _Log:
 
 
 def _trajectory(task: Task, group: str, member: int, outcome: Outcome) -> Trajectory:
-    solved = outcome is Outcome.SOLVED
-    return Trajectory(
-        id=f"{group}/{member}",
-        group_id=group,
-        domain=task.domain,
-        stage=task.stage,
-        task_hash=task.content_hash,
-        task_seed=task.seed,
-        environment_version="v",
-        token_ids=(1, 2),
-        sampled=(0, 1),
-        logprobs=(0.0, -0.5),
-        versions=(-1, 0),
-        prompt_tokens=1,
-        temperature=1.0,
-        outcome=outcome,
-        reward=1.0 if solved else 0.0,
-    )
+    return make_trajectory(task, f"{group}/{member}", group, outcome)
 
 
 def _player(decide: Callable[[Task, int, int], Outcome]) -> Play:

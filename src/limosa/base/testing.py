@@ -10,6 +10,7 @@ from limosa.base.errors import EngineError, SandboxError, UserError
 from limosa.base.interfaces import ExecResult, GenerateRequest, Generation, Verdict
 from limosa.base.messages import Message, ToolCall, ToolResult, ToolSpec
 from limosa.base.task import Task
+from limosa.base.trajectory import Outcome, Trajectory
 
 
 @dataclass(slots=True)
@@ -171,3 +172,25 @@ class FakeEnvironment:
     async def _run_hook(self, step: str) -> None:
         if step in self.hooks:
             await self.hooks[step]()
+
+
+def make_trajectory(task: Task, name: str, group: str, outcome: Outcome) -> Trajectory:
+    """The shortest episode of a task: one id of the prompt and one that was sampled."""
+    return Trajectory(
+        id=name,
+        group_id=group,
+        domain=task.domain,
+        stage=task.stage,
+        task_hash=task.content_hash,
+        task_seed=task.seed,
+        environment_version="v",
+        token_ids=(1, 2),
+        sampled=(0, 1),
+        logprobs=(0.0, -0.5),
+        versions=(-1, 0),
+        prompt_tokens=1,
+        temperature=1.0,
+        outcome=outcome,
+        reward=1.0 if outcome is Outcome.SOLVED else 0.0,
+        error="spoilt" if outcome is Outcome.INVALID else "",
+    )

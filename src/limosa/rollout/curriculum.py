@@ -24,7 +24,7 @@ class Curriculum:
 
     def __init__(self, stages: Sequence[str], *, first_index: int = 0) -> None:
         assert stages, "a curriculum needs a stage"
-        self._stages = tuple(stages)
+        self.stages = tuple(stages)
         self._open = 1
         self._turn = 0
         self._index = first_index
@@ -33,12 +33,12 @@ class Curriculum:
     @property
     def open_stages(self) -> tuple[str, ...]:
         """The stages that tasks are drawn from now."""
-        return self._stages[: self._open]
+        return self.stages[: self._open]
 
     def take(self, progress: float) -> tuple[str, int]:
         """The stage and the seed of the next task."""
         self._open_stages(progress)
-        stage = self._stages[self._turn % self._open]
+        stage = self.stages[self._turn % self._open]
         self._turn += 1
         self._index += 1
         return stage, make_seed("train", self._index - 1)
@@ -59,9 +59,9 @@ class Curriculum:
             self._recent[stage].extend(bool(s) for s in window)
 
     def _open_stages(self, progress: float) -> None:
-        while self._open < len(self._stages):
-            due = 0.5 * self._open / len(self._stages)
-            if progress < due and not self._has_mastered(self._stages[self._open - 1]):
+        while self._open < len(self.stages):
+            due = 0.5 * self._open / len(self.stages)
+            if progress < due and not self._has_mastered(self.stages[self._open - 1]):
                 return
             self._open += 1
 

@@ -159,7 +159,7 @@ class Dispatcher:
         """Take up the state of an earlier run. Raises: ValueError for a stage unknown."""
         self._again = [(d, s, seed) for d, s, seed in state["pending"] if d in self._curricula]
         for domain, stage, _ in self._again:
-            if stage not in self._curricula[domain].to_state()["recent"]:  # holds every stage
+            if stage not in self._curricula[domain].stages:
                 raise ValueError(f"{stage!r} is no stage of {domain!r} in this run")
         for name, curriculum in self._curricula.items():
             if name in state["curricula"]:

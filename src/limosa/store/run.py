@@ -36,7 +36,6 @@ from limosa.store.journal import (
 
 PHASES = ("train", "eval_before", "eval_after")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_STEP = re.compile(r"step-(\d+)")
 _REPLACED = re.compile(r"\.step-(\d+)\.replaced")
 
 
@@ -99,10 +98,6 @@ class RunFolder:
         """Record one finished episode of any outcome, in one of `PHASES`."""
         assert phase in PHASES, f"phase {phase!r}, expected one of {PHASES}"
         self._trajectories.append({"phase": phase, **trajectory.to_json()})
-
-    def read_config(self) -> str:
-        """The resolved configuration as it was written."""
-        return (self.path / "config.yaml").read_text(encoding="utf-8")
 
     def prepare_checkpoint(self, step: int) -> Path:
         """An empty folder to write a checkpoint into; it counts only once published."""
@@ -202,20 +197,6 @@ def read_report(run: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return report if isinstance(report, dict) else None
-
-
-def find_checkpoint(run: Path) -> Path | None:
-    """The newest whole checkpoint, or None.
-
-    A crash while a step is published a second time leaves `latest` dangling for a moment; then
-    the highest step stands in.
-    """
-    root = run / "checkpoints"
-    pointer = root / "latest"
-    if pointer.is_dir():
-        return root / pointer.readlink()
-    steps = {int(m[1]): p for p in root.glob("step-*") if (m := _STEP.fullmatch(p.name))}
-    return steps[max(steps)] if steps else None
 
 
 def _put_back_replaced(root: Path) -> list[int]:
