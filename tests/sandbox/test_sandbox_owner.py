@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from limosa.sandbox.box import is_alive, is_killed, walk_processes
-from limosa.sandbox.scratch import ScratchFolder
+from limosa.sandbox.scratch import ScratchFolder, sweep_stale
 
 OWNER = """
 import asyncio, os, signal, sys, time
@@ -141,3 +141,15 @@ def test_a_killed_process_is_known_from_the_sending_on() -> None:
             process.kill()
             assert is_killed(process.pid) or not is_alive(process.pid)
         assert not is_killed(process.pid) and not is_alive(process.pid)
+
+
+def test_the_sweep_opens_nothing_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "limosa-boxes-trap"
+    trap.mkdir()
+    os.mkfifo(trap / "lock")  # to open it would wait for ever
+    # Standing in for a second user, whom a test cannot count on.
+    monkeypatch.setattr(os, "getuid", lambda: trap.stat().st_uid + 1)
+    sweep_stale(tmp_path)
+    assert trap.is_dir()
