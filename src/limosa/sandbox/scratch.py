@@ -8,7 +8,6 @@ half then waits for ever for its killed outer half, before it runs anything. Use
 
 import fcntl
 import os
-import os
 import shutil
 import signal
 import tempfile
